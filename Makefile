@@ -1,0 +1,31 @@
+# make demo and make test need only Python 3.10+, a C++ compiler and pip.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard laconic/kernels/*.cpp laconic/kernels/*.h)
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)  ## train side by side over a slow link and write demo/report.html
+	$(BIN)/laconic compare --out demo
+
+test: lint  ## lint, types and every test
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/laconic bench
+
+$(READY): $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build demo

@@ -1,0 +1,152 @@
+"""The one line: `laconic.attach(ddp_model, technique)`.
+
+`attach` checks what could go wrong later, makes the workers compare what they attached, and puts a communication
+hook on the DDP model. PyTorch allows one hook in the life of a DDP model, so the hook stays and the attachment
+behind it comes and goes; without one it averages, as DDP does by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from laconic.attachment import Attachment
+from laconic.exchange import Exchange
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from laconic.technique import Technique
+
+CARRIED = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def attach(model: nn.Module, technique: Technique, *, measure_error: bool = False) -> Attachment:
+    """From the next backward on, the workers of `model`, a DDP model, exchange gradients by `technique`.
+
+    `measure_error` sums the exact gradients too and reports each result's error against their mean: good for a
+    study, and as slow as no compression.
+    """
+    ddp = _unwrap(model)
+    check_technique(technique)
+    parameters = _trained(ddp)
+    slot = _slot(ddp)
+    if slot.attachment is not None:
+        raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
+    compare(
+        ddp.process_group, repr(technique), [(n, tuple(p.shape), str(p.dtype)) for n, p in parameters.items()]
+    )
+    exchange = Exchange(technique, ddp.process_group, next(iter(parameters.values())).device, measure_error)
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+    slot.attachment = Attachment(
+        technique, exchange, lambda parameter: names[id(parameter)], sizes, slot.clear
+    )
+    return slot.attachment
+
+
+def check_technique(technique: Technique) -> None:
+    """`technique` is one, its place can serve it, and there is a process group."""
+    if not (hasattr(technique, "encode") and hasattr(technique, "place")) or isinstance(technique, type):
+        raise TypeError(f"{technique!r} is not a technique; pass a value such as laconic.Dense()")
+    if not technique.needs & technique.place.offers:
+        raise ValueError(
+            f"{technique.place!r} offers {technique.place.offers}, but {technique!r} needs {technique.needs}"
+        )
+    if not dist.is_initialized():
+        raise RuntimeError("there is no process group; call torch.distributed.init_process_group() first")
+
+
+def compare(group: dist.ProcessGroup, technique: str, parameters: object = None) -> None:
+    """All workers of the group gave equal arguments."""
+    everybody: list[tuple[str, object]] = [("", None)] * dist.get_world_size(group)
+    dist.all_gather_object(everybody, (technique, parameters), group=group)
+    for worker, (other, theirs) in enumerate(everybody):
+        who = f"worker {worker} of {len(everybody)}"
+        if other != everybody[0][0]:
+            raise ValueError(
+                f"{who} attached {other} where worker 0 attached {everybody[0][0]}; attach one technique"
+            )
+        if theirs != everybody[0][1]:
+            raise ValueError(
+                f"{who} has other trained parameters than worker 0; build the same model on all workers"
+            )
+
+
+class _Slot:
+    """The hook that stays on a DDP model, and the attachment it serves, if any."""
+
+    def __init__(self, reducer: object = None, group: Any = None) -> None:
+        self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
+        self.reducer = reducer
+        self.group = group
+        self.attachment: Attachment | None = None
+
+    def __call__(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP misreads postponed annotations
+        if self.attachment is None:
+            return allreduce_hook(self.group, bucket)
+        return self.attachment.reduce(bucket)
+
+    def __reduce__(self) -> tuple[type[_Slot], tuple[()]]:
+        return _Slot, ()  # a copied model has no hook: its slot matches no reducer
+
+    def clear(self) -> None:
+        """DDP averages by itself again."""
+        self.attachment = None
+
+
+def _slot(ddp: DistributedDataParallel) -> _Slot:
+    slot = getattr(ddp, "_laconic", None)
+    if slot is not None and slot.reducer is ddp.reducer:
+        return slot
+    if [hook for hook, _ in ddp._comm_hooks if not isinstance(hook, _Slot)]:
+        raise ValueError(
+            f"this model already has the communication hook {ddp._comm_hooks[0][0].__qualname__}; DDP takes one"
+        )
+    slot = _Slot(ddp.reducer, ddp.process_group)
+    ddp.register_comm_hook(None, slot)
+    ddp._laconic = slot  # type: ignore[assignment]
+    return slot
+
+
+def _unwrap(model: nn.Module) -> DistributedDataParallel:
+    ddp = getattr(model, "_orig_mod", model)  # torch.compile(ddp)
+    if not isinstance(ddp, DistributedDataParallel):
+        raise TypeError(
+            f"{type(model).__name__} is not a DistributedDataParallel model; wrap it in one first"
+        )
+    if ddp._use_python_reducer:
+        raise ValueError(
+            "torch._dynamo.config.optimize_ddp is 'python_reducer', which bypasses DDP's buckets; "
+            "set it to 'ddp_optimizer' before building the DDP model"
+        )
+    return ddp
+
+
+def _trained(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters whose gradients DDP exchanges, by name."""
+    ignored = ddp.parameters_to_ignore
+    named = {
+        name.replace("_orig_mod.", ""): parameter
+        for name, parameter in ddp.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    }
+    for name, parameter in named.items():
+        if parameter.dtype not in CARRIED:
+            raise TypeError(
+                f"parameter {name} is {parameter.dtype}; Laconic carries float32, bfloat16 and float16"
+            )
+        if parameter.device != next(iter(named.values())).device:
+            raise ValueError(
+                f"parameter {name} is on {parameter.device}; all parameters must be on one device"
+            )
+    for name, module in ddp.module.named_modules():
+        if getattr(module, "sparse", False):
+            raise TypeError(
+                f"module {name} has sparse gradients, which cannot be carried; build it with sparse=False"
+            )
+    return named

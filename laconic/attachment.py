@@ -1,0 +1,94 @@
+"""A technique at work on a model: its statistics, its state, and its end."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from laconic.technique import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+    import torch.distributed as dist
+
+    from laconic.exchange import Exchange
+    from laconic.meter import Stats
+    from laconic.technique import Technique
+
+
+class Attachment:
+    """What `laconic.attach` returns."""
+
+    def __init__(
+        self,
+        technique: Technique,
+        exchange: Exchange,
+        name: Callable[[torch.Tensor], str],
+        sizes: Mapping[str, int],
+        detached: Callable[[], None],
+    ) -> None:
+        self.technique = technique
+        self._exchange = exchange
+        self._name = name
+        self._sizes = sizes
+        self._detached = detached
+        self._close = weakref.finalize(self, exchange.close)
+        self._close.atexit = True
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A future of the bucket's gradients as all workers have them."""
+        parameters = bucket.parameters()
+        grad = bucket.buffer()
+        layout = Bucket(tuple(map(self._name, parameters)), tuple(p.numel() for p in parameters), grad.dtype)
+        return self._exchange.reduce(grad, layout, bucket.is_last())
+
+    def stats(self) -> Stats:
+        """Steps, bytes sent and received, and seconds by phase since attaching."""
+        return self._exchange.meter.stats()
+
+    def on_step(self, listener: Callable[[int, Stats], None]) -> None:
+        """`listener(step, stats)` is called after each step with what that step added, in the lane's thread."""
+        self._exchange.listeners.append(listener)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs to go on exactly; save it on every worker, as residuals are its own."""
+        return {
+            "technique": type(self.technique).__name__,
+            "step": self._exchange.step,
+            "worker": self._exchange.worker,
+            "workers": self._exchange.workers,
+            "memory": self._exchange.state.values(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
+        technique = type(self.technique).__name__
+        if state["technique"] != technique:
+            raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
+        self._check_sizes(state["memory"])
+        self._exchange.step = state["step"]
+        seat = (self._exchange.worker, self._exchange.workers)
+        if (state["worker"], state["workers"]) == seat:
+            self._exchange.state.load(state["memory"])
+        elif any(state["memory"].values()):
+            warnings.warn(
+                f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
+                f"of {seat[1]}: its residuals are dropped, so the first steps lose what they held back",
+                stacklevel=2,
+            )
+
+    def detach(self) -> None:
+        """The model is plain DDP again."""
+        self._detached()
+        self._close()
+
+    def _check_sizes(self, memory: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        for name, value in (item for values in memory.values() for item in values.items()):
+            if self._sizes.get(name) != value.numel():
+                raise ValueError(
+                    f"this checkpoint has {value.numel()} values for {name}, but the model has "
+                    f"{self._sizes.get(name, 'no such parameter')}; load one of the same model"
+                )

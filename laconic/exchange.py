@@ -1,0 +1,178 @@
+"""Takes a worker's buckets through encode, exchange, combine and decode, and gives each back as a future.
+
+It holds what belongs to one attachment: the lane, the state, the meter and the step. A step begins with the
+first bucket and ends when all its buckets are done. If a technique remembers something, the step's memory is
+committed only if every result is finite; results are the same on all workers, so all decide alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from laconic import kernels
+from laconic.lane import InterleavedLane, Lane, StreamLane
+from laconic.meter import Meter, Stats
+from laconic.places import Transfer
+from laconic.state import State
+from laconic.technique import Bucket, Memory, Messages, Technique, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+@dataclass
+class _Step:
+    """Pieces are counted by the thread that submits them and by the lane, each its own count: no lock is needed."""
+
+    number: int
+    submitted: int = 0
+    finished: int = 0
+    closed: float | torch.cuda.Event | None = None
+    finite: bool = True
+    error: float = 0.0
+    length: float = 0.0
+
+
+class Exchange:
+    """One technique at work on one process group."""
+
+    def __init__(
+        self, technique: Technique, group: dist.ProcessGroup, device: torch.device, measure_error: bool
+    ) -> None:
+        self.worker, self.workers = dist.get_rank(group), dist.get_world_size(group)
+        self.step = 0
+        self.state = State(technique.remembers)
+        self.listeners: list[Callable[[int, Stats], None]] = []
+        self._technique = technique
+        self._device = device
+        self._measure_error = measure_error
+        self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
+        rounds = technique.place.rounds(technique.varies) + measure_error
+        self._groups, self._carrier = _channels(group, device, rounds)
+        self.meter = Meter(on_stream=self._carrier.type == "cuda")
+        self._reported = Stats()
+        self._current: _Step | None = None
+        self._lane: Lane = (
+            StreamLane(self._groups[0], device, self.meter)
+            if self._carrier.type == "cuda"
+            else InterleavedLane(self._groups, device, self.meter)
+        )
+
+    def reduce(self, grad: torch.Tensor, bucket: Bucket, last: bool) -> torch.futures.Future[torch.Tensor]:
+        """A future of `grad`, which will then hold the technique's result for all workers."""
+        step = self._current = self._current or _Step(self.step)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+            devices=[self._device] if self._device.type == "cuda" else []
+        )
+        pieces, memory = self._pieces(bucket), self.state.memory(bucket, self._device)
+        step.submitted += len(pieces)
+        if last:
+            step.closed = self.meter.mark()
+            self._current = None
+            self.step += 1
+        remaining = iter(range(len(pieces) - 1, -1, -1))
+
+        def done() -> None:
+            step.finished += 1
+            whole = next(remaining) == 0
+            if whole and memory:
+                step.finite &= kernels.all_finite(grad)
+            if step.closed is not None and step.finished == step.submitted:
+                self._finish(step)
+            if whole:
+                future.set_result(grad)
+
+        def failed(error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(self._explain(error))  # type: ignore[arg-type]  # torch's own annotation is wrong
+
+        for piece in pieces:
+            span = slice(piece.start, piece.stop)
+            turn = Turn(piece, step.number, self.worker, _part(memory, span))
+            self._lane.submit(self._travel(turn, grad[span], step), done, failed)
+        return future.then(lambda settled: settled.value())  # raises in C++ what `set_exception` only stores
+
+    def close(self) -> None:
+        """The lane has ended and its process groups are gone."""
+        self._lane.close()
+        for group in self._groups:
+            if dist.is_initialized():
+                dist.destroy_process_group(group)
+
+    def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
+        exact = grad.float() if self._measure_error else None
+        if exact is not None:
+            yield _sum(exact)
+        with self.meter.phase("encode"):
+            messages = _move(self._technique.encode(turn, grad), self._carrier)
+        replies = yield from self._technique.place.exchange(
+            messages, self.worker, functools.partial(self._combine, turn)
+        )
+        with self.meter.phase("decode"):
+            self._technique.decode(turn, _move(replies, self._device), grad)
+        if exact is not None:
+            exact /= self.workers
+            step.error += float((grad - exact).square().sum())
+            step.length += float(exact.square().sum())
+
+    def _combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+        with self.meter.phase("combine"):
+            return self._technique.combine(turn, messages)
+
+    def _finish(self, step: _Step) -> None:
+        if step.finite:
+            self.state.commit()
+        else:
+            self.state.rollback()
+        assert step.closed is not None
+        self.meter.add("waiting", step.closed)
+        self.meter.steps += 1
+        if self._measure_error:
+            self.meter.error = step.error / step.length if step.length else step.error
+        if self.listeners:
+            stats = self.meter.stats()
+            for listener in self.listeners:
+                listener(step.number, stats.since(self._reported))
+            self._reported = stats
+
+    def _explain(self, error: BaseException) -> RuntimeError:
+        story = "".join(traceback.format_exception(error)) if not isinstance(error, dist.DistError) else ""
+        return RuntimeError(
+            f"worker {self.worker} of {self.workers}: {type(error).__name__}: {error}\n{story}"
+        )
+
+
+def _channels(
+    group: dist.ProcessGroup, device: torch.device, rounds: int
+) -> tuple[list[dist.ProcessGroup], torch.device]:
+    """Groups for a lane's transfers, and the device on which messages must lie."""
+    ranks = dist.get_process_group_ranks(group)
+    if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
+        return [_like(ranks, "nccl")], device
+    return [_like(ranks, "gloo") for _ in range(rounds)], torch.device("cpu")
+
+
+def _like(ranks: list[int], backend: str) -> dist.ProcessGroup:
+    everybody = len(ranks) == dist.get_world_size()
+    return dist.new_group(ranks, backend=backend, use_local_synchronization=not everybody)
+
+
+def _part(memory: dict[str, Memory], span: slice) -> dict[str, Memory]:
+    return {kind: Memory(old[span], new[span]) for kind, (old, new) in memory.items()}
+
+
+def _move(messages: Messages, device: torch.device) -> Messages:
+    if isinstance(messages, torch.Tensor):
+        return messages.to(device)
+    return [message.to(device) for message in messages]
+
+
+def _sum(values: torch.Tensor) -> Transfer:
+    """Replaces `values` by their sum over workers; a measurement, so its bytes are not the technique's."""
+    return Transfer("measure", lambda group: dist.all_reduce(values, group=group, async_op=True), 0, 0)

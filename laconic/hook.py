@@ -1,0 +1,68 @@
+"""A technique as a plain DDP communication hook, for frameworks that take a callable.
+
+    DDPStrategy(ddp_comm_hook=laconic.Hook(laconic.Dense(dtype="bf16")))
+
+A hook sees buckets but no names. DDP's first buckets depend on the model alone, so parameters are numbered in
+the order of their first appearance, and state is keyed by these numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from laconic.attach import check_technique, compare
+from laconic.attachment import Attachment
+from laconic.exchange import Exchange
+from laconic.meter import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from laconic.technique import Technique
+
+
+class Hook:
+    """`technique` as a callable `(state, bucket) -> Future`; it opens at the first bucket."""
+
+    def __init__(self, technique: Technique, process_group: dist.ProcessGroup | None = None) -> None:
+        self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
+        self.technique = technique
+        self._group = process_group
+        self._attachment: Attachment | None = None
+        self._numbers: dict[int, str] = {}
+        self._loaded: Mapping[str, Any] | None = None
+
+    def __call__(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP misreads postponed annotations
+        """A future of the bucket's gradients as all workers have them."""
+        self._attachment = self._attachment or self._open(bucket.buffer().device)
+        return self._attachment.reduce(bucket)
+
+    def stats(self) -> Stats:
+        """Steps, bytes sent and received, and seconds by phase."""
+        return self._attachment.stats() if self._attachment else Stats()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """All that a resumed run needs to go on exactly."""
+        return self._attachment.state_dict() if self._attachment else self._loaded or {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The run goes on where `state` was taken; call it before the first backward."""
+        self._loaded = state
+
+    def _open(self, device: torch.device) -> Attachment:
+        check_technique(self.technique)
+        group = self._group or dist.group.WORLD
+        assert group is not None
+        compare(group, repr(self.technique))
+        exchange = Exchange(self.technique, group, device, measure_error=False)
+        attachment = Attachment(self.technique, exchange, self._name, {}, lambda: None)
+        if self._loaded:
+            attachment.load_state_dict(self._loaded)
+        return attachment
+
+    def _name(self, parameter: torch.Tensor) -> str:
+        return self._numbers.setdefault(id(parameter), f"parameter {len(self._numbers)}")

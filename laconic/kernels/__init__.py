@@ -1,0 +1,56 @@
+"""Ops: each declared once, its body the PyTorch reference; C++ serves the CPU.
+
+The dispatcher chooses the backend, so callers never branch on a device. Without the native extension
+every op still works, through its reference, and `description` says so.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+native: Any
+try:
+    from laconic.kernels import _native as native  # type: ignore[attr-defined, no-redef]
+except ImportError:  # a source tree that was not built
+    native = None
+
+if native is not None and "LACONIC_ISA" in os.environ:
+    native.choose(os.environ["LACONIC_ISA"])
+
+
+def description() -> str:
+    """What serves the ops on the CPU, for run headers and `laconic doctor`."""
+    if native is None:
+        return "cpu: PyTorch reference (slower; the native extension is not installed)"
+    return f"cpu: C++ {native.chosen()}"
+
+
+def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
+    """Declares the op `laconic::<name>`; the decorated body stays reachable as its `reference`."""
+
+    def declare(function: Callable[..., Any]) -> Any:
+        name = function.__name__
+        declared: Any = torch.library.custom_op(f"laconic::{name}", function, mutates_args=mutates)
+        declared.reference = function
+        if native is not None:
+            declared.register_kernel("cpu")(getattr(native, name))
+        return declared
+
+    return declare
+
+
+@op("out")
+def average(messages: torch.Tensor, out: torch.Tensor) -> None:
+    """`out` is the mean of the rows of `messages`, added in row order in fp32."""
+    total = messages[0].float()
+    for message in messages[1:]:
+        total = total + message.float()
+    out.copy_(total / len(messages))
+
+
+@op()
+def all_finite(values: torch.Tensor) -> bool:
+    """Whether no value is an infinity or a NaN."""
+    return bool(torch.isfinite(values).all())

@@ -1,0 +1,112 @@
+"""Bytes where they are sent, and seconds by phase.
+
+Phases: `encode`, `combine` and `decode` are the lane's busy time; `up` and `down` are the time during which at
+least one such transfer is under way; `waiting` runs from the last bucket's arrival to the end of the step, the
+time that training stands still for communication. Phases overlap, so they need not add up to a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch.profiler import record_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from laconic.places import Transfer
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Totals of one worker: steps, bytes to and from other workers, and seconds by phase."""
+
+    steps: int = 0
+    sent: int = 0
+    received: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    error: float | None = None
+    """Squared error of the last result over the squared length of the exact mean, where it was measured."""
+
+    def since(self, earlier: Stats) -> Stats:
+        """What was added after `earlier`."""
+        seconds = {phase: value - earlier.seconds.get(phase, 0.0) for phase, value in self.seconds.items()}
+        return Stats(
+            self.steps - earlier.steps,
+            self.sent - earlier.sent,
+            self.received - earlier.received,
+            seconds,
+            self.error,
+        )
+
+
+class Meter:
+    """Counts for one attachment. With `on_stream`, phases are timed by CUDA events."""
+
+    def __init__(self, on_stream: bool = False) -> None:
+        self._on_stream = on_stream
+        self._sent = self._received = self.steps = 0
+        self.error: float | None = None
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._under_way: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
+        self._pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+
+    def count(self, transfer: Transfer) -> None:
+        """The transfer's bytes are counted."""
+        self._sent += transfer.sent
+        self._received += transfer.received
+
+    def depart(self, transfer: Transfer) -> None:
+        """The transfer's bytes are counted and its phase is under way."""
+        self.count(transfer)
+        if self._under_way[transfer.phase] == 0:
+            self._since[transfer.phase] = time.perf_counter()
+        self._under_way[transfer.phase] += 1
+
+    def arrive(self, transfer: Transfer) -> None:
+        """The transfer is no longer under way."""
+        self._under_way[transfer.phase] -= 1
+        if self._under_way[transfer.phase] == 0:
+            self._seconds[transfer.phase] += time.perf_counter() - self._since[transfer.phase]
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """The block's time belongs to phase `name`; it shows in torch.profiler as `laconic.<name>`."""
+        start = self.mark()
+        with record_function(f"laconic.{name}"):
+            yield
+        self.add(name, start)
+
+    def mark(self) -> float | torch.cuda.Event:
+        """A point in time, to be given to `add`."""
+        if not self._on_stream:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(self, name: str, start: float | torch.cuda.Event) -> None:
+        """Phase `name` lasted from `start` until now."""
+        if isinstance(start, float):
+            self._seconds[name] += time.perf_counter() - start
+        else:
+            end = self.mark()
+            assert isinstance(end, torch.cuda.Event)
+            self._pending.append((name, start, end))
+
+    def stats(self) -> Stats:
+        """The totals so far."""
+        self._resolve()
+        return Stats(self.steps, self._sent, self._received, dict(self._seconds), self.error)
+
+    def _resolve(self) -> None:
+        pending, self._pending = self._pending, []
+        for name, start, end in pending:
+            end.synchronize()
+            self._seconds[name] += start.elapsed_time(end) / 1000.0

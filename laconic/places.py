@@ -1,0 +1,115 @@
+"""Where messages are combined, and the transfers that take them there.
+
+A place is written as generators that yield `Transfer`s: the lane issues each one and resumes the generator when
+it has completed. So a place says what travels, and the lane alone decides when.
+
+`Peers`: worker k combines shard k. Messages go up by an all-to-all, replies come down by an all-gather. Where
+sizes vary they travel first, as integers, and replies are padded to the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from laconic.technique import Capability
+
+if TYPE_CHECKING:
+    from laconic.technique import Messages
+
+Combine: TypeAlias = "Callable[[Messages], torch.Tensor]"
+
+# torch 2.13 renamed this collective and warns at its old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One collective: how to start it on a group, and the bytes that it moves to and from other workers."""
+
+    phase: str
+    start: Callable[[dist.ProcessGroup], dist.Work]
+    sent: int
+    received: int
+
+
+Exchange: TypeAlias = "Generator[Transfer, None, Messages]"
+
+
+class Place(Protocol):
+    """Brings together the messages of each shard, has them combined, and gives everybody all replies."""
+
+    @property
+    def offers(self) -> Capability:
+        """What this place can do with messages."""
+
+    def rounds(self, varies: bool) -> int:
+        """How many transfers one exchange takes, with message sizes that vary or not."""
+
+    def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
+        """The replies for all shards; message k is about shard k."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Every worker combines one shard; nothing but the process group is needed."""
+
+    offers: ClassVar[Capability] = Capability.COMBINE | Capability.SUM
+
+    def rounds(self, varies: bool) -> int:
+        """Up and down, each preceded by sizes where they vary."""
+        return 4 if varies else 2
+
+    def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
+        """Message k goes to worker k, whose reply goes to all."""
+        if isinstance(messages, torch.Tensor):
+            return (yield from _exchange_rows(messages, worker, combine))
+        return (yield from _exchange_list(messages, worker, combine))
+
+
+def _exchange_rows(messages: torch.Tensor, worker: int, combine: Combine) -> Exchange:
+    arrived = torch.empty_like(messages)
+    yield _all_to_all(arrived, messages, own=messages[worker].nbytes)
+    reply = combine(arrived)
+    replies = reply.new_empty(len(messages), len(reply))
+    yield _gather(replies, reply)
+    return replies
+
+
+def _exchange_list(messages: Messages, worker: int, combine: Combine) -> Exchange:
+    sizes = torch.tensor([len(message) for message in messages], device=messages[0].device)
+    arriving = torch.empty_like(sizes)
+    yield _all_to_all(arriving, sizes, own=sizes.itemsize)
+    outgoing, incoming = sizes.tolist(), arriving.tolist()
+    arrived = messages[0].new_empty(sum(incoming))
+    yield _all_to_all(arrived, torch.cat(list(messages)), outgoing[worker], (incoming, outgoing))
+    reply = combine(arrived.split(incoming))
+    counts = torch.empty_like(sizes)
+    yield _gather(counts, counts.new_tensor([len(reply)]))
+    replies = reply.new_empty(len(messages), int(counts.max()))
+    yield _gather(replies, torch.nn.functional.pad(reply, (0, replies.shape[1] - len(reply))))
+    return [row[:count] for row, count in zip(replies, counts.tolist(), strict=True)]
+
+
+def _all_to_all(
+    arrived: torch.Tensor,
+    messages: torch.Tensor,
+    own: int,
+    splits: tuple[list[int] | None, list[int] | None] = (None, None),
+) -> Transfer:
+    def start(group: dist.ProcessGroup) -> dist.Work:
+        return dist.all_to_all_single(arrived, messages, *splits, group=group, async_op=True)
+
+    return Transfer("up", start, messages.nbytes - own, arrived.nbytes - own)
+
+
+def _gather(rows: torch.Tensor, own: torch.Tensor) -> Transfer:
+    def start(group: dist.ProcessGroup) -> dist.Work:
+        return _all_gather(rows.flatten(), own, group=group, async_op=True)
+
+    others = rows.nbytes - own.nbytes
+    return Transfer("down", start, others, others)

@@ -1,0 +1,137 @@
+"""What a technique is: encode on the worker, combine at the aggregator, decode on the worker.
+
+A technique is a frozen value that holds hyperparameters. What it remembers between steps lives in the
+attachment and is handed to it (`state.py`); where messages are combined is its place (`places.py`).
+
+A bucket of gradients travels as pieces, each a run of the bucket's coordinates. A piece is cut into one shard
+per worker, so that every worker can combine one shard. For every piece and step there is one turn:
+
+    messages = technique.encode(turn, grad)          one message a shard
+    reply    = technique.combine(turn, messages)     the messages of one shard, one a worker
+    technique.decode(turn, replies, grad)            one reply a shard; the result is written into grad
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from laconic.places import Place
+
+PIECE_BYTES = 1 << 20  # large enough to amortize a round trip, small enough to keep both directions busy
+
+Messages: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
+"""Bytes: rows of one tensor when all messages have one size that everybody knows, else one tensor each."""
+
+
+class Capability(enum.Flag):
+    """What a place can do with messages; a technique needs one of those it names."""
+
+    COMBINE = enum.auto()
+    """Run the technique's own `combine`."""
+    SUM = enum.auto()
+    """Add integers of a fixed width, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Which parameters lie in a flat gradient, in order, and in which type."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Coordinates in the bucket."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Coordinates `start` to `stop` of a bucket, in `shards` shards of `width`; the last ones may be short."""
+
+    bucket: Bucket
+    start: int
+    stop: int
+    shards: int
+    width: int
+
+    @property
+    def numel(self) -> int:
+        """Coordinates in the piece."""
+        return self.stop - self.start
+
+    @property
+    def padding(self) -> int:
+        """Coordinates missing from the last shards."""
+        return self.shards * self.width - self.numel
+
+
+class Memory(NamedTuple):
+    """State for one piece: read what was committed, write what shall hold if the step is taken."""
+
+    old: torch.Tensor
+    new: torch.Tensor
+
+
+@dataclass
+class Turn:
+    """One piece in one step: who we are and what we remember."""
+
+    piece: Piece
+    step: int
+    worker: int
+    memory: dict[str, Memory] = field(default_factory=dict)
+
+
+class Technique(Protocol):
+    """The three functions, and what the spine must know to run them."""
+
+    @property
+    def place(self) -> Place:
+        """Where messages are combined."""
+
+    @property
+    def needs(self) -> Capability:
+        """The capabilities of which a place must offer one."""
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """Names of the fp32 state tensors, one value a coordinate, that are kept between steps."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether message sizes are unknown to the receiver; they then travel ahead of the messages."""
+
+    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
+        """The pieces in which a bucket travels: a function of its arguments alone, so that workers agree."""
+
+    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
+        """One message a shard; a non-finite `grad` must make the result non-finite on every worker."""
+
+    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+        """The reply for this worker's shard from its messages, one a worker in worker order."""
+
+    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
+        """`grad` holds the result, the same on every worker."""
+
+
+def even_pieces(bucket: Bucket, shards: int, *, width: int, align: int = 1) -> list[Piece]:
+    """Pieces that cover `bucket`, nearly equal, with shards of about `width` coordinates, multiples of `align`."""
+    count = max(1, round(bucket.numel / (shards * width)))
+    width = max(align, _round_up(-(-bucket.numel // (shards * count)), align))
+    starts = range(0, bucket.numel, shards * width)
+    return [
+        Piece(bucket, start, min(bucket.numel, start + shards * width), shards, width) for start in starts
+    ]
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
