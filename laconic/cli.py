@@ -1,0 +1,248 @@
+"""The command line: `laconic train | compare | report | doctor | bench | lab`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laconic.specs import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import NoReturn
+
+    from laconic.train import Settings
+
+ROWS = "ddp fp16 powersgd:rank=2 dense dense:dtype=bf16"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 2 after one sentence about what is wrong."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int | None] = options.run
+    try:
+        return run(options) or 0
+    except KeyboardInterrupt:
+        print("laconic: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        if options.debug:
+            raise
+        print(f"laconic: {error}", file=sys.stderr)
+        return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one sentence, with the nearest command where one was mistyped."""
+
+    def error(self, message: str) -> NoReturn:
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        if "invalid choice" in message and command not in COMMANDS:
+            message = f"unknown command {command!r}{nearest(command, COMMANDS)}"
+        print(f"laconic: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="laconic", description="Train PyTorch models over the network you have.")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    for name, (describe, run, summary) in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        command.set_defaults(run=run)
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
+        describe(command)
+    return parser
+
+
+def _describe_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", help="digits, fashion or text")
+    parser.add_argument("--technique", default="dense", metavar="SPEC", help="such as dense:dtype=bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    _describe_run(parser)
+
+
+def _describe_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", nargs="?", default="digits", help="digits, fashion or text (default: digits)")
+    parser.add_argument(
+        "--techniques", nargs="+", default=ROWS.split(), metavar="SPEC", help=f"(default: {ROWS})"
+    )
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each, with seeds 0 to N-1")
+    _describe_run(parser)
+
+
+def _describe_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--link", default="100mbit", help="none, a rate, or one rate a worker: 1gbit,100mbit")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--batch", type=int, help="samples of one worker")
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--momentum", type=float)
+    parser.add_argument("--optimizer", choices=["sgd", "adam"])
+    parser.add_argument("--eval-every", type=int, metavar="STEPS")
+    parser.add_argument("--split", default="iid", help="iid, labels:2 or dirichlet:0.3")
+    parser.add_argument("--size", default="default", help="the model's, for tasks that have several")
+    parser.add_argument("--data", help="where fashion's files are")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where records and the report go")
+
+
+def _train(options: argparse.Namespace) -> None:
+    _run_all(options, (options.technique,), (options.seed,))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    _check_positive(options, "seeds")
+    _run_all(options, tuple(options.techniques), tuple(range(options.seeds)))
+
+
+def _run_all(options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+    from laconic import report
+    from laconic.compare import Plan, compare
+    from laconic.lab import Lab, parse_links
+    from laconic.progress import LiveTable
+    from laconic.records import find
+    from laconic.specs import parse
+
+    for spec in specs:
+        parse(spec)
+    base = _settings(options)
+    rates = parse_links(options.link, options.workers)
+    directory = _directory(options.out or Path("runs") / f"{options.task}-{datetime.now():%Y%m%d-%H%M%S}")
+    with Lab(rates) as lab:
+        if lab.note:
+            print(f"laconic: {lab.note}", file=sys.stderr)
+        runs = Plan(base, specs, seeds).runs(directory, lab)
+        title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
+        with LiveTable(runs, title) as table:
+            recorded = compare(runs, lab, table)
+    print(report.write(find(recorded), directory / "report.html"))
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    from laconic import tasks
+    from laconic.train import Settings
+
+    _check_positive(options, "workers", "steps", "batch", "lr", "eval_every")
+    task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=options.size)
+    split = tasks.parse_split(options.split)
+    defaults = {name: _given(options, name, getattr(task.defaults, name)) for name in TUNED}
+    next(
+        task.batches(0, options.workers, batch=defaults["batch"], seed=0, split=split)
+    )  # fails early, if at all
+    return Settings(
+        task=options.task,
+        spec="",
+        workers=options.workers,
+        record="",
+        split=str(split),
+        size=options.size,
+        data=options.data,
+        link=options.link,
+        **defaults,
+    )
+
+
+TUNED = ("steps", "batch", "lr", "momentum", "optimizer", "eval_every")
+
+
+def _given(options: argparse.Namespace, name: str, default: object) -> object:
+    value = getattr(options, name)
+    return default if value is None else value
+
+
+def _check_positive(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be above zero")
+
+
+def _directory(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".writable").touch()
+        (path / ".writable").unlink()
+    except OSError as error:
+        raise OSError(f"cannot write to {path}: {error.strerror}; choose another --out") from error
+    return path
+
+
+def _describe_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="records, or directories of records"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from laconic import records, report
+
+    print(report.write(records.find(options.runs), options.out))
+
+
+def _describe_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _doctor(options: argparse.Namespace) -> None:
+    from laconic import doctor
+
+    findings = doctor.examine()
+    print(
+        json.dumps([finding._asdict() for finding in findings], indent=1)
+        if options.json
+        else doctor.text(findings)
+    )
+
+
+def _describe_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--coordinates", type=int, default=16_000_000, metavar="N")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from laconic import bench
+
+    _check_positive(options, "coordinates")
+    results = bench.measure(options.coordinates)
+    print(
+        json.dumps([result._asdict() for result in results], indent=1)
+        if options.json
+        else bench.text(results)
+    )
+
+
+def _describe_lab(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["clean"], help="clean: remove what a killed run left behind")
+
+
+def _lab(_options: argparse.Namespace) -> None:
+    from laconic import lab
+
+    for sentence in lab.clean() or ["there was nothing to remove"]:
+        print(sentence)
+
+
+COMMANDS = {
+    "train": (_describe_train, _train, "train a task with one technique over an emulated link"),
+    "compare": (
+        _describe_compare,
+        _compare,
+        "train a task with several techniques side by side and write a report",
+    ),
+    "report": (_describe_report, _report, "draw the report of recorded runs again"),
+    "doctor": (
+        _describe_doctor,
+        _doctor,
+        "say what is installed, which kernels run where, and what is missing",
+    ),
+    "bench": (_describe_bench, _bench, "measure the ops against a plain copy"),
+    "lab": (_describe_lab, _lab, "look after emulated links"),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

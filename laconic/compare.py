@@ -1,0 +1,100 @@
+"""The main job: the same task trained with several techniques over the same links, recorded side by side.
+
+Runs go one after another in one lab, so that each has the machine to itself; all techniques of a seed come
+before the next seed, so that the machine's moods fall on all alike. A run whose record is complete is not
+run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from laconic import specs
+from laconic.launch import Job
+from laconic.train import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from laconic.lab import Lab
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to compare: `base` with each of `specs` in its place, for each of `seeds`."""
+
+    base: Settings
+    specs: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    def runs(self, directory: Path, lab: Lab) -> list[Settings]:
+        """The settings of every run, in order, with records in `directory`."""
+        return [
+            dataclasses.replace(
+                self.base,
+                spec=spec,
+                seed=seed,
+                record=str((directory / f"{_file_name(spec)}-{seed}.jsonl").absolute()),
+                interface=lab.interface if lab.isolated else None,
+                shaped=lab.shaped,
+                note=lab.note or "",
+            )
+            for seed in self.seeds
+            for spec in self.specs
+        ]
+
+
+class Watcher(Protocol):
+    """Is told how runs go."""
+
+    def start(self, settings: Settings) -> None:
+        """A run begins."""
+
+    def look(self) -> None:
+        """The run's record may have grown."""
+
+    def finish(self) -> None:
+        """The run has ended well."""
+
+
+def compare(runs: Sequence[Settings], lab: Lab, watcher: Watcher) -> list[Path]:
+    """The records of all runs, complete."""
+    for settings in runs:
+        specs.parse(settings.spec)
+    for settings in runs:
+        watcher.start(settings)
+        if not is_complete(settings):
+            execute(settings, lab, watcher)
+        watcher.finish()
+    return [Path(settings.record) for settings in runs]
+
+
+def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:
+    """The run's record is complete; the workers' logs lie beside it."""
+    record = Path(settings.record)
+    record.unlink(missing_ok=True)
+    settings.save(record.with_suffix(".json"))
+    logs = record.with_suffix("")
+    with Job(lab, "laconic.train", [str(record.with_suffix(".json"))], log_directory=logs) as job:
+        job.wait(watcher.look)
+
+
+def is_complete(settings: Settings) -> bool:
+    """Whether a run of just these settings has been recorded to its end."""
+    record = Path(settings.record)
+    saved = record.with_suffix(".json")
+    if not (record.exists() and saved.exists()) or json.loads(saved.read_text()) != dataclasses.asdict(
+        settings
+    ):
+        return False
+    lines = record.read_text().splitlines()
+    return bool(lines) and lines[-1].startswith('{"kind": "end"')
+
+
+def _file_name(spec: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", spec)

@@ -1,0 +1,166 @@
+"""A row of a comparison from a short text: plain DDP, one of PyTorch's own hooks, or a technique of Laconic's.
+
+ddp    fp16    powersgd:rank=2    dense    dense:dtype=bf16,error_feedback=true
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+from laconic.attach import attach
+from laconic.dense import Dense
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    from laconic.attachment import Attachment
+    from laconic.technique import Technique
+
+    Family = Literal["plain", "peer", "laconic"]
+
+
+class Contestant(Protocol):
+    """A way to exchange gradients that `compare` can put beside others."""
+
+    @property
+    def family(self) -> Family:
+        """Plain DDP, a hook that comes with PyTorch, or Laconic."""
+
+    @property
+    def label(self) -> str:
+        """A name for tables."""
+
+    @property
+    def ddp_options(self) -> dict[str, Any]:
+        """What the DDP model must be built with."""
+
+    def apply(self, model: DistributedDataParallel) -> Attachment | None:
+        """`model` exchanges gradients in this way."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """DDP without any hook."""
+
+    family: ClassVar[Family] = "plain"
+    label: ClassVar[str] = "plain DDP"
+    ddp_options: ClassVar[dict[str, Any]] = {}
+
+    def apply(self, model: DistributedDataParallel) -> None:
+        """Nothing is changed."""
+
+
+@dataclass(frozen=True)
+class Fp16:
+    """PyTorch's fp16_compress_hook."""
+
+    family: ClassVar[Family] = "peer"
+    label: ClassVar[str] = "fp16 hook"
+    ddp_options: ClassVar[dict[str, Any]] = {}
+
+    def apply(self, model: DistributedDataParallel) -> None:
+        """The all-reduce is in fp16."""
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+@dataclass(frozen=True)
+class PowerSGD:
+    """PyTorch's powerSGD_hook, from the earliest step that it allows."""
+
+    rank: int = 2
+
+    family: ClassVar[Family] = "peer"
+    ddp_options: ClassVar[dict[str, Any]] = {
+        "bucket_cap_mb": 1 << 20
+    }  # on gloo it aborts with a second bucket
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank {self.rank} keeps nothing; use at least 1")
+
+    @property
+    def label(self) -> str:
+        """The hook and its rank."""
+        return f"PowerSGD hook, rank {self.rank}"
+
+    def apply(self, model: DistributedDataParallel) -> None:
+        """Gradients travel as factors of the given rank."""
+        state = powerSGD_hook.PowerSGDState(
+            model.process_group, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A technique of Laconic's."""
+
+    technique: Technique
+
+    family: ClassVar[Family] = "laconic"
+    ddp_options: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def label(self) -> str:
+        """The technique and what differs from its defaults."""
+        kind: Any = type(self.technique)
+        changed = [
+            f"{field.name}={getattr(self.technique, field.name)}"
+            for field in dataclasses.fields(kind)
+            if getattr(self.technique, field.name) != field.default
+        ]
+        return " ".join([kind.__name__, *changed])
+
+    def apply(self, model: DistributedDataParallel) -> Attachment:
+        """The technique is attached."""
+        return attach(model, self.technique)
+
+
+TECHNIQUES: dict[str, type[Any]] = {"dense": Dense}
+PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
+
+
+def parse(text: str) -> Contestant:
+    """The contestant that `name` or `name:option=value,…` describes."""
+    name, _, options = text.partition(":")
+    kind = {**PEERS, **TECHNIQUES}.get(name)
+    if kind is None:
+        raise ValueError(f"unknown technique {name!r}{nearest(name, [*PEERS, *TECHNIQUES])}")
+    made = kind(**dict(_option(kind, option) for option in options.split(",") if option))
+    return Attached(made) if name in TECHNIQUES else made
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """The end of an error's sentence: the known word that was probably meant, and all of them."""
+    close = get_close_matches(word, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{hint} There are {', '.join(sorted(known))}"
+
+
+def _option(kind: type[Any], text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "place"}
+    if name not in defaults:
+        raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, defaults)}")
+    return name, _value(name, value, defaults[name])
+
+
+def _value(name: str, text: str, default: object) -> object:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            pass
+    if isinstance(default, (bool, int, float)):
+        raise ValueError(f"option {name} takes a value like {default}, not {text!r}")
+    return text

@@ -1,0 +1,95 @@
+"""What a run says about itself: JSON lines with a header, and TensorBoard scalars.
+
+attachment.on_step(laconic.JsonLines("run.jsonl", laconic.header(attachment.technique)))
+attachment.on_step(laconic.TensorBoard("runs/first"))
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from laconic import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from laconic.meter import Stats
+
+
+def header(technique: object, **more: object) -> dict[str, Any]:
+    """What makes a run repeatable: technique, versions, kernels, machine, and `more`."""
+    return {
+        "version": 1,
+        "technique": repr(technique),
+        "versions": {
+            "laconic": version("laconic"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "kernels": kernels.description(),
+        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **more,
+    }
+
+
+class JsonLines:
+    """A file with one JSON object a line, each with its kind; the first is the header."""
+
+    def __init__(self, path: str | Path, header: Mapping[str, object]) -> None:
+        self._file = Path(path).open("w", buffering=1)
+        self.write("header", **header)
+
+    def __call__(self, step: int, stats: Stats) -> None:
+        """A line for the step; this makes it a listener for `Attachment.on_step`."""
+        line = {"sent": stats.sent, "received": stats.received, "phases": stats.seconds, "error": stats.error}
+        self.write("step", step=step, **line)
+
+    def write(self, kind: str, **values: object) -> None:
+        """A line of the given kind."""
+        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+
+    def close(self) -> None:
+        """The file is complete."""
+        self._file.close()
+
+
+class TensorBoard:
+    """Scalars under `laconic/`, from a listener for `Attachment.on_step`."""
+
+    def __init__(self, log_dir: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError("TensorBoard is not installed; pip install 'laconic[tensorboard]'") from error
+        self._writer = SummaryWriter(str(log_dir))
+
+    def __call__(self, step: int, stats: Stats) -> None:
+        """Bytes, seconds by phase and, where measured, the error of this step."""
+        scalars = {"bytes/sent": stats.sent, "bytes/received": stats.received}
+        scalars.update({f"seconds/{phase}": seconds for phase, seconds in stats.seconds.items()})
+        if stats.error is not None:
+            scalars["error"] = stats.error
+        for name, value in scalars.items():
+            self._writer.add_scalar(f"laconic/{name}", value, step)
+
+    def close(self) -> None:
+        """All is written."""
+        self._writer.close()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

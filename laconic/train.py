@@ -1,0 +1,262 @@
+"""One training run: its settings, and what each worker does.
+
+A run is a JSON file of settings; `torchrun … -m laconic.train FILE` on every node trains it. Worker 0 writes
+the record: a header, a line a step, a line an evaluation, and an end with the proof that replicas are equal.
+
+Time: a step's seconds go from taking its batch to the end of the optimizer's step; evaluation stands apart.
+`compute` is the median of some steps without exchange, all workers at once; the rest of a step is `waiting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from laconic import specs, tasks
+from laconic.lab import interface_counters
+from laconic.meter import Stats
+from laconic.telemetry import JsonLines, header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from laconic.attachment import Attachment
+    from laconic.datasets import Batch
+    from laconic.tasks import Task
+
+WARM_UP = 3
+"""Steps without exchange, to see what computing alone takes."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that determines a run. `record` is the file that worker 0 writes."""
+
+    task: str
+    spec: str
+    workers: int
+    record: str
+    steps: int
+    batch: int
+    lr: float
+    momentum: float
+    optimizer: str
+    eval_every: int
+    seed: int = 0
+    split: str = "iid"
+    size: str = "default"
+    data: str | None = None
+    link: str = "none"
+    interface: str | None = None
+    """The worker's own network interface, where it has one."""
+    shaped: bool = False
+    note: str = ""
+
+    def save(self, path: Path) -> Path:
+        """The file `path`, from which workers read these settings."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        return path
+
+    def load_task(self) -> Task:
+        """The task with its data."""
+        return tasks.load(self.task, data=Path(self.data) if self.data else None, size=self.size)
+
+
+def main(path: str) -> None:
+    """This worker's part of the run in the settings file `path`."""
+    settings = Settings(**json.loads(Path(path).read_text()))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        Worker(settings).run()
+    finally:
+        dist.destroy_process_group()
+
+
+class Worker:
+    """One worker of a run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.task = settings.load_task()
+        contestant = specs.parse(settings.spec)
+        self.model = DistributedDataParallel(self.task.model(settings.seed), **contestant.ddp_options)
+        self.attachment = contestant.apply(self.model)
+        self.optimizer = _optimizer(self.model, settings)
+        self.batches = self._batches()
+        self.record = self._open_record(contestant) if dist.get_rank() == 0 else None
+        self.traffic = Traffic(settings.interface, self.attachment)
+
+    def run(self) -> None:
+        """The run is trained, evaluated and recorded."""
+        compute = self._compute_alone()
+        self._evaluate(0, 0.0)
+        self.traffic.restart()
+        elapsed = 0.0
+        for step in range(1, self.settings.steps + 1):
+            start = time.perf_counter()
+            loss = self._step(step, next(self.batches))
+            seconds = time.perf_counter() - start
+            elapsed += seconds
+            self._record_step(step, seconds, loss, compute)
+            if step % self.settings.eval_every == 0 or step == self.settings.steps:
+                self._evaluate(step, elapsed)
+        self._finish(elapsed)
+
+    def _step(self, step: int, batch: Batch) -> float:
+        progress = (step - 1) / self.settings.steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        self.optimizer.zero_grad()
+        loss = self.task.loss(self.model, batch)
+        loss.backward()
+        self.optimizer.step()
+        return float(loss)
+
+    def _compute_alone(self) -> float:
+        batch, times = next(self._batches()), []
+        with self.model.no_sync():
+            for _ in range(WARM_UP + 1):
+                dist.barrier()
+                start = time.perf_counter()
+                self.task.loss(self.model, batch).backward()
+                times.append(time.perf_counter() - start)
+        self.optimizer.zero_grad()
+        return statistics.median(times[1:])
+
+    def _record_step(self, step: int, seconds: float, loss: float, compute: float) -> None:
+        if self.record is None:
+            return
+        (tx, rx), stats = self.traffic.step()
+        phases = {phase: value for phase, value in stats.seconds.items() if phase != "waiting"}
+        phases.update(compute=min(compute, seconds), waiting=max(0.0, seconds - compute))
+        metered = self.attachment is not None
+        self.record.write(
+            "step",
+            step=step,
+            seconds=seconds,
+            loss=loss,
+            tx=tx,
+            rx=rx,
+            sent=stats.sent if metered else None,
+            received=stats.received if metered else None,
+            phases=phases,
+            error=stats.error,
+        )
+
+    def _evaluate(self, step: int, elapsed: float) -> None:
+        if self.record is not None:
+            values = self.task.evaluate(self.model.module)
+            tx, sent = self.traffic.total()
+            self.record.write("eval", step=step, seconds=elapsed, tx=tx, sent=sent, **values)
+        dist.barrier()
+        self.traffic.pause()
+
+    def _finish(self, elapsed: float) -> None:
+        checksums: list[str] = [""] * dist.get_world_size()
+        dist.all_gather_object(checksums, checksum(self.model))
+        if self.record is not None:
+            equal = len(set(checksums)) == 1
+            self.record.write("end", seconds=elapsed, checksum=checksums[0], replicas_equal=equal)
+            self.record.close()
+
+    def _batches(self) -> Iterator[Batch]:
+        settings = self.settings
+        return self.task.batches(
+            dist.get_rank(),
+            settings.workers,
+            batch=settings.batch,
+            seed=settings.seed,
+            split=tasks.parse_split(settings.split),
+        )
+
+    def _open_record(self, contestant: specs.Contestant) -> JsonLines:
+        settings = dataclasses.asdict(self.settings)
+        for unwanted in ("record", "data", "interface"):
+            del settings[unwanted]
+        technique = self.attachment.technique if self.attachment is not None else contestant
+        return JsonLines(
+            self.settings.record,
+            header(
+                technique,
+                label=contestant.label,
+                family=contestant.family,
+                metric=self.task.metric,
+                higher_is_better=self.task.higher_is_better,
+                parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+                **settings,
+            ),
+        )
+
+
+class Traffic:
+    """Bytes of this worker: by its interface's own counters and by the meter; what happens in a pause is left out."""
+
+    def __init__(self, interface: str | None, attachment: Attachment | None) -> None:
+        self._interface = interface
+        self._attachment = attachment
+        self.restart()
+
+    def restart(self) -> None:
+        """Nothing has been counted yet."""
+        self._total = 0
+        self._origin = self._stats()
+        self.pause()
+
+    def pause(self) -> None:
+        """What was sent since the last step does not belong to training."""
+        self._last = self._counters()
+        self._last_stats = self._stats()
+
+    def step(self) -> tuple[tuple[int | None, int | None], Stats]:
+        """Bytes out and in by the interface, and the meter's statistics, since the last step."""
+        counters, stats = self._counters(), self._stats()
+        added = stats.since(self._last_stats)
+        last, self._last, self._last_stats = self._last, counters, stats
+        if counters is None or last is None:
+            return (None, None), added
+        self._total += counters[0] - last[0]
+        return (counters[0] - last[0], counters[1] - last[1]), added
+
+    def total(self) -> tuple[int | None, int | None]:
+        """Bytes out since the restart, by the interface and by the meter, where there is one."""
+        sent = self._stats().since(self._origin).sent
+        return (self._total if self._interface else None), (sent if self._attachment else None)
+
+    def _counters(self) -> tuple[int, int] | None:
+        return interface_counters(self._interface) if self._interface else None
+
+    def _stats(self) -> Stats:
+        return self._attachment.stats() if self._attachment else Stats()
+
+
+def checksum(model: nn.Module) -> str:
+    """A digest of all parameters, bit for bit."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    if settings.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=settings.lr)
+    return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
