@@ -7,7 +7,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from laconic.specs import nearest
 
@@ -142,14 +142,14 @@ def _settings(options: argparse.Namespace) -> Settings:
         size=options.size,
         data=options.data,
         link=options.link,
-        **defaults,
+        **tuned,
     )
 
 
 TUNED = ("steps", "batch", "lr", "momentum", "optimizer", "eval_every")
 
 
-def _given(options: argparse.Namespace, name: str, default: object) -> object:
+def _given(options: argparse.Namespace, name: str, default: Any) -> Any:
     value = getattr(options, name)
     return default if value is None else value
 

@@ -106,7 +106,7 @@ class Exchange:
                 dist.destroy_process_group(group)
 
     def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
-        exact = grad.float() if self._measure_error else None
+        exact = grad.to(torch.float32, copy=True) if self._measure_error else None
         if exact is not None:
             yield _sum(exact)
         with self.meter.phase("encode"):

@@ -45,7 +45,7 @@ class JsonLines:
     """A file with one JSON object a line, each with its kind; the first is the header."""
 
     def __init__(self, path: str | Path, header: Mapping[str, object]) -> None:
-        self._file = Path(path).open("w", buffering=1)
+        self._file = Path(path).open("w", buffering=1)  # noqa: SIM115  # open until `close`
         self.write("header", **header)
 
     def __call__(self, step: int, stats: Stats) -> None:
@@ -74,7 +74,7 @@ class TensorBoard:
 
     def __call__(self, step: int, stats: Stats) -> None:
         """Bytes, seconds by phase and, where measured, the error of this step."""
-        scalars = {"bytes/sent": stats.sent, "bytes/received": stats.received}
+        scalars: dict[str, float] = {"bytes/sent": stats.sent, "bytes/received": stats.received}
         scalars.update({f"seconds/{phase}": seconds for phase, seconds in stats.seconds.items()})
         if stats.error is not None:
             scalars["error"] = stats.error

@@ -125,7 +125,7 @@ class Worker:
         loss = self.task.loss(self.model, batch)
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss.item()
 
     def _compute_alone(self) -> float:
         batch, times = next(self._batches()), []

@@ -1,0 +1,98 @@
+import torch
+import torch.distributed as dist
+from toys import flat, parallel, train
+from workers import run
+
+import laconic
+
+
+class _Ragged(laconic.Dense):
+    """Dense, with messages and replies of sizes that only their sender knows."""
+
+    varies = True
+
+    def encode(self, turn, grad):
+        rows = super().encode(turn, grad)
+        junk = [torch.full((self._extra(turn, shard),), 7, dtype=torch.uint8) for shard in range(len(rows))]
+        return [torch.cat([row, more]) for row, more in zip(rows, junk, strict=True)]
+
+    def combine(self, turn, messages):
+        for sender, message in enumerate(messages):
+            assert len(message) == self._size(turn) + self._extra_of(turn.step, sender, turn.worker)
+        reply = super().combine(turn, torch.stack([message[: self._size(turn)] for message in messages]))
+        return torch.cat([reply, reply.new_full((5 * turn.worker,), 9)])
+
+    def decode(self, turn, replies, grad):
+        assert [len(reply) - self._size(turn) for reply in replies] == [5 * k for k in range(len(replies))]
+        super().decode(turn, torch.stack([reply[: self._size(turn)] for reply in replies]), grad)
+
+    def _size(self, turn):
+        return turn.piece.width * 4
+
+    def _extra(self, turn, shard):
+        return self._extra_of(turn.step, turn.worker, shard)
+
+    @staticmethod
+    def _extra_of(step, sender, shard):
+        return (3 * sender + 2 * shard + step) % 11
+
+
+def _train(technique):
+    model = parallel()
+    attachment = laconic.attach(model, technique)
+    train(model, range(6))
+    return flat(model), attachment.stats()
+
+
+def test_messages_of_varying_size_arrive_whole():
+    fixed, ragged = run(3, _train, laconic.Dense()), run(3, _train, _Ragged())
+    for (weights, _), (ragged_weights, _) in zip(fixed, ragged, strict=True):
+        assert torch.equal(weights, ragged_weights)
+
+
+def test_everything_sent_is_received_by_somebody():
+    for technique in (laconic.Dense(), _Ragged()):
+        stats = [stats for _, stats in run(3, _train, technique)]
+        assert sum(s.sent for s in stats) == sum(s.received for s in stats)
+
+
+def test_the_meter_counts_both_directions_and_nothing_that_stays():
+    workers = 3
+    parameters = sum(p.numel() for p in _model_parameters())
+    stats = [stats for _, stats in run(workers, _train, laconic.Dense())]
+    exact = 6 * 2 * (workers - 1) / workers * parameters * 4
+    assert all(exact <= s.sent <= exact * 1.01 for s in stats)  # padding of a few coordinates a piece
+
+
+def _model_parameters():
+    from toys import network
+
+    return list(network().parameters())
+
+
+class _OnlySums(laconic.Peers):
+    from laconic.technique import Capability
+
+    offers = Capability.SUM
+
+
+def _attach_to_a_place_that_cannot_combine():
+    laconic.attach(parallel(), laconic.Dense(place=_OnlySums()))
+
+
+def test_a_place_that_cannot_serve_a_technique_is_refused_when_attached():
+    try:
+        run(1, _attach_to_a_place_that_cannot_combine)
+    except Exception as error:
+        assert "offers" in str(error)
+        assert "needs" in str(error)
+    else:
+        raise AssertionError("it was accepted")
+
+
+def _alone():
+    return dist.get_world_size(), _train(laconic.Dense())[1].sent
+
+
+def test_a_world_of_one_sends_nothing():
+    assert run(1, _alone) == [(1, 0)]

@@ -1,0 +1,203 @@
+"""The conformance table: what every technique must do, on real processes. A new technique adds a row."""
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.distributed as dist
+from toys import flat, grads, loss, parallel, train
+from workers import run
+
+import laconic
+from laconic.technique import Bucket, Memory, Turn
+
+
+@dataclass(frozen=True)
+class Row:
+    """A technique and the bound on |result - mean| / |mean| that its arithmetic implies."""
+
+    technique: object
+    error: float
+
+
+ROWS = [
+    Row(laconic.Dense(), 1e-6),
+    Row(laconic.Dense(dtype="bf16"), 2**-7),  # one rounding up, one down, each half a unit of 8 bits
+    Row(laconic.Dense(dtype="fp16"), 2**-9),
+    Row(laconic.Dense(dtype="bf16", error_feedback=True), 2**-7),
+]
+every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
+
+
+def _result_and_mean(technique):
+    model = parallel()
+    loss(model, 0).backward()
+    exact = grads(model)
+    model = parallel()
+    laconic.attach(model, technique)
+    loss(model, 0).backward()
+    return grads(model), exact
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@every_technique
+def test_the_result_is_near_the_mean_and_the_same_on_all_workers(row, workers):
+    results = run(workers, _result_and_mean, row.technique)
+    for result, mean in results:
+        assert torch.equal(result, results[0][0])
+        assert (result - mean).norm() <= row.error * mean.norm()
+
+
+def _replicas(technique):
+    model = parallel()
+    laconic.attach(model, technique)
+    train(model, range(20))
+    return flat(model)
+
+
+@every_technique
+def test_replicas_stay_identical_bit_for_bit(row):
+    first, *others = run(3, _replicas, row.technique)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def _by_hand(technique, gradients, workers):
+    """The exchange without processes: encode on each worker, combine each shard, decode."""
+    bucket = Bucket(("w",), (len(gradients[0]),), gradients[0].dtype)
+    result = torch.empty_like(gradients[0])
+    for piece in technique.cut(bucket, workers):
+        span = slice(piece.start, piece.stop)
+        memory = {kind: Memory(*torch.zeros(2, piece.numel)) for kind in technique.remembers}
+        turns = [Turn(piece, 0, worker, copy.deepcopy(memory)) for worker in range(workers)]
+        messages = [technique.encode(turn, grad[span]) for turn, grad in zip(turns, gradients, strict=True)]
+        shards = [[message[shard] for message in messages] for shard in range(workers)]
+        if not technique.varies:
+            shards = [torch.stack(shard) for shard in shards]
+        replies = [technique.combine(turn, shard) for turn, shard in zip(turns, shards, strict=True)]
+        technique.decode(turns[0], replies if technique.varies else torch.stack(replies), result[span])
+    return result
+
+
+@pytest.mark.parametrize("numel", [1, 2, 7, 64, 1000, 4097])
+@pytest.mark.parametrize("workers", [1, 3, 8])
+@every_technique
+def test_any_number_of_coordinates_is_served(row, workers, numel):
+    gradients = list(torch.randn(workers, numel, generator=torch.Generator().manual_seed(numel)))
+    mean = torch.stack(gradients).mean(0)
+    result = _by_hand(row.technique, gradients, workers)
+    scale = torch.stack(gradients).norm() / workers**0.5  # the mean of a few may nearly cancel
+    assert (result - mean).norm() <= row.error * scale
+
+
+@every_technique
+def test_zero_gradients_give_zeros(row):
+    assert _by_hand(row.technique, [torch.zeros(100)] * 3, 3).abs().max() == 0
+
+
+def _one_bad_batch(technique, bad_value):
+    model = parallel()
+    attachment = laconic.attach(model, technique)
+    train(model, range(3))
+    before = attachment.state_dict()["memory"]
+    weights = flat(model)
+    value = loss(model, 3)
+    if dist.get_rank() == 1:
+        value = value * bad_value
+    model.zero_grad()
+    value.backward()
+    bad, after = grads(model), attachment.state_dict()["memory"]
+    unchanged = all(torch.equal(before[k][n], after[k][n]) for k in before for n in before[k])
+    later = train(model, range(4, 8))
+    return bool(torch.isfinite(bad).all()), unchanged, torch.equal(weights, flat(model)), later
+
+
+@pytest.mark.parametrize("bad_value", [float("inf"), float("nan")])
+@every_technique
+def test_one_bad_batch_makes_all_results_non_finite_and_changes_no_state(row, bad_value):
+    for finite, unchanged, _, later in run(3, _one_bad_batch, row.technique, bad_value):
+        assert not finite
+        assert unchanged
+        assert torch.isfinite(torch.tensor(later)).all()
+
+
+def _scaled_training(technique, bad_step):
+    model = parallel()
+    laconic.attach(model, technique)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=1000)
+    moved = []
+    for step in range(8):
+        before = flat(model)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            value = loss(model, step)
+        if step == bad_step and dist.get_rank() == 1:
+            value = value * float("inf")
+        scaler.scale(value).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(not torch.equal(before, flat(model)))
+    return moved, scaler.get_scale(), flat(model)
+
+
+@every_technique
+def test_grad_scaler_skips_exactly_the_bad_step_on_all_workers(row):
+    results = run(3, _scaled_training, row.technique, 4)
+    for moved, scale, weights in results:
+        assert moved == [True, True, True, True, False, True, True, True]
+        assert scale == 2.0**7
+        assert torch.equal(weights, results[0][2])
+
+
+def _uninterrupted(technique):
+    model = parallel()
+    laconic.attach(model, technique)
+    return train(model, range(30), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+
+
+def _interrupted(technique, directory):
+    path = f"{directory}/worker{dist.get_rank()}.pt"
+    model = parallel()
+    attachment = laconic.attach(model, technique)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = train(model, range(20), optimizer=optimizer)
+    state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save({**state, "laconic": attachment.state_dict()}, path)
+    attachment.detach()
+
+    model = parallel()
+    attachment = laconic.attach(model, technique)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = torch.load(path, weights_only=True)
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    attachment.load_state_dict(state["laconic"])
+    return losses + train(model, range(20, 30), optimizer=optimizer)
+
+
+@every_technique
+def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(row, tmp_path):
+    straight = run(2, _uninterrupted, row.technique)
+    resumed = run(2, _interrupted, row.technique, str(tmp_path))
+    assert straight == resumed
+
+
+def _memory_by_name(technique, buckets):
+    model = torch.nn.parallel.DistributedDataParallel(parallel().module, bucket_cap_mb=buckets)
+    attachment = laconic.attach(model, technique)
+    train(model, range(3))
+    return attachment.state_dict()["memory"]
+
+
+@every_technique
+def test_memory_belongs_to_parameters_whatever_the_buckets(row):
+    if not row.technique.remembers:
+        pytest.skip("this technique remembers nothing")
+    (few, _), (many, _) = (run(2, _memory_by_name, row.technique, size) for size in (25, 0.05))
+    for kind in row.technique.remembers:
+        assert few[kind].keys() == many[kind].keys()
+        assert all(torch.allclose(few[kind][n], many[kind][n], atol=1e-6) for n in few[kind])
+        assert any(value.any() for value in few[kind].values())
