@@ -129,10 +129,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     _check_positive(options, "workers", "steps", "batch", "lr", "eval_every")
     task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=options.size)
     split = tasks.parse_split(options.split)
-    defaults = {name: _given(options, name, getattr(task.defaults, name)) for name in TUNED}
-    next(
-        task.batches(0, options.workers, batch=defaults["batch"], seed=0, split=split)
-    )  # fails early, if at all
+    tuned = {name: _given(options, name, getattr(task.defaults, name)) for name in TUNED}
+    next(task.batches(0, options.workers, batch=tuned["batch"], seed=0, split=split))  # fails now, if at all
     return Settings(
         task=options.task,
         spec="",

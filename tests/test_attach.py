@@ -4,10 +4,10 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from toys import batch, flat, grads, loss, network, parallel, train
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from workers import WorkerFailed, run
+from toys import flat, grads, loss, network, parallel, train
+from workers import WorkerError, run
 
 import laconic
 from laconic import Dense
@@ -261,7 +261,7 @@ def _different_techniques():
 
 def test_workers_that_attached_different_techniques_learn_who_differs():
     with pytest.raises(
-        WorkerFailed, match=r"worker 2 of 3 attached Dense\(dtype='bf16'.* where worker 0 attached"
+        WorkerError, match=r"worker 2 of 3 attached Dense\(dtype='bf16'.* where worker 0 attached"
     ):
         run(3, _different_techniques)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from toys import flat, loss, network, parallel
-from workers import WorkerFailed, run
+from workers import WorkerError, run
 
 import laconic
 from laconic.lane import InterleavedLane
@@ -162,7 +162,7 @@ class _Failing(laconic.Dense):
 
 
 def test_an_error_in_the_lane_is_raised_by_backward_with_its_worker_and_traceback():
-    with pytest.raises(WorkerFailed, match=r"worker 1 of 2: ArithmeticError: cannot encode this") as caught:
+    with pytest.raises(WorkerError, match=r"worker 1 of 2: ArithmeticError: cannot encode this") as caught:
         run(2, _only_worker_1_tells)
     assert "in encode" in str(caught.value)
 

@@ -13,14 +13,18 @@ BUCKET_MB = 0.03  # makes at least five buckets of `network()`
 def network(dtype=torch.float32, width=96):
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.ReLU(), nn.Linear(width, width))]
-    return nn.Sequential(nn.Linear(32, width), *layers, nn.Linear(width, 7)).to(dtype)
+    model = nn.Sequential(nn.Linear(32, width), *layers, nn.Linear(width, 7))
+    for layer in model[::2]:
+        nn.init.kaiming_normal_(layer.weight)  # so deep a chain learns nothing from PyTorch's default
+    nn.init.kaiming_normal_(model[-1].weight, nonlinearity="linear")
+    return model.to(dtype)
 
 
 def parallel(model=None, **options):
     return DistributedDataParallel(model or network(), **{"bucket_cap_mb": BUCKET_MB, **options})
 
 
-def batch(step, dtype=torch.float32, rows=16):
+def batch(step, dtype=torch.float32, rows=32):
     generator = torch.Generator().manual_seed(1000 * step + dist.get_rank())
     inputs = torch.randn(rows, 32, generator=generator)
     return inputs.to(dtype), inputs[:, :7].argmax(1)
@@ -33,7 +37,7 @@ def loss(model, step, dtype=torch.float32):
 
 def train(model, steps, *, optimizer=None, dtype=torch.float32):
     """The losses of the given steps."""
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.02)
     losses = []
     for step in steps:
         optimizer.zero_grad()

@@ -16,7 +16,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["laconic", "torch.nn.parallel", "torch._dynamo"])
 
 
-class WorkerFailed(Exception):
+class WorkerError(Exception):
     """A worker raised; the message has its traceback."""
 
 
@@ -44,10 +44,10 @@ def run(workers, function, *arguments, seconds=90):
 
 def _receive(pipe, rank, seconds):
     if not pipe.poll(seconds):
-        raise WorkerFailed(f"worker {rank} did not answer within {seconds} s")
+        raise WorkerError(f"worker {rank} did not answer within {seconds} s")
     failed, value = pickle.loads(pipe.recv_bytes())
     if failed:
-        raise WorkerFailed(value)
+        raise WorkerError(value)
     return value
 
 

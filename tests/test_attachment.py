@@ -1,0 +1,82 @@
+import warnings
+
+import pytest
+import torch
+from toys import network, parallel, train
+from workers import run
+
+import laconic
+from laconic import Dense
+
+FEEDBACK = Dense(dtype="bf16", error_feedback=True)
+
+
+def _state(technique=FEEDBACK):
+    attachment = laconic.attach(model := parallel(), technique)
+    train(model, range(2))
+    return attachment.state_dict()
+
+
+def _loading(technique, model, state):
+    attachment = laconic.attach(parallel(model), technique)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            attachment.load_state_dict(state)
+        except ValueError as error:
+            return str(error)
+    return [str(warning.message) for warning in caught], attachment.state_dict()
+
+
+def test_a_checkpoint_of_another_technique_is_refused():
+    (state,) = run(1, _state)
+    (said,) = run(1, _loading, FEEDBACK, network(), {**state, "technique": "THC"})
+    assert said == "this checkpoint is of THC, but Dense is attached"
+
+
+def test_a_checkpoint_of_another_model_is_refused():
+    (state,) = run(1, _state)
+    (said,) = run(1, _loading, FEEDBACK, network(width=64), state)
+    assert "load one of the same model" in said
+    assert "values for" in said
+
+
+def test_another_workers_residuals_are_dropped_with_a_warning():
+    state, _ = run(2, _state)
+    (mine, same), (warned, dropped) = run(2, _loading, FEEDBACK, network(), state)
+    assert mine == []
+    assert torch.equal(same["memory"]["residual"]["0.weight"], state["memory"]["residual"]["0.weight"])
+    assert "worker 0 of 2 and this is worker 1 of 2" in warned[0]
+    assert dropped["memory"] == {"residual": {}}
+    assert dropped["step"] == state["step"] == 2
+
+
+def test_a_change_of_world_size_drops_residuals_with_a_warning():
+    state, _ = run(2, _state)
+    ((warned, dropped),) = run(1, _loading, FEEDBACK, network(), state)
+    assert "worker 0 of 2 and this is worker 0 of 1" in warned[0]
+    assert dropped["memory"] == {"residual": {}}
+
+
+def test_a_state_dict_loads_with_weights_only(tmp_path):
+    (state,) = run(1, _state)
+    torch.save(state, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert loaded.keys() == state.keys()
+
+
+def _listened():
+    attachment = laconic.attach(model := parallel(), Dense())
+    heard = []
+    attachment.on_step(lambda step, stats: heard.append((step, stats)))
+    train(model, range(3))
+    return heard, attachment.stats()
+
+
+def test_listeners_hear_of_every_step_what_it_added():
+    for heard, total in run(2, _listened):
+        assert [step for step, _ in heard] == [0, 1, 2]
+        assert sum(stats.sent for _, stats in heard) == total.sent
+        assert all(stats.steps == 1 for _, stats in heard)
+        assert sum(stats.seconds["encode"] for _, stats in heard) == pytest.approx(total.seconds["encode"])
+        assert set(total.seconds) == {"encode", "up", "combine", "down", "decode", "waiting"}

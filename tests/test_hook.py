@@ -1,0 +1,54 @@
+import pytest
+import torch
+import torch.distributed as dist
+from toys import flat, parallel, train
+from workers import WorkerError, run
+
+import laconic
+from laconic import Dense
+
+
+def _hooked(technique, state=None, steps=range(6)):
+    model = parallel()
+    hook = laconic.Hook(technique)
+    if state is not None:
+        hook.load_state_dict(state)
+    model.register_comm_hook(None, hook)
+    train(model, steps)
+    return flat(model), hook.stats(), hook.state_dict()
+
+
+def _attached(technique):
+    model = parallel()
+    laconic.attach(model, technique)
+    train(model, range(6))
+    return flat(model)
+
+
+@pytest.mark.parametrize("technique", [Dense(), Dense(dtype="bf16", error_feedback=True)], ids=repr)
+def test_a_hook_does_what_attach_does(technique):
+    hooked, attached = run(2, _hooked, technique), run(2, _attached, technique)
+    assert all(torch.equal(weights, other) for (weights, _, _), other in zip(hooked, attached, strict=True))
+    assert all(stats.steps == 6 and stats.sent > 0 for _, stats, _ in hooked)
+
+
+def _resumed(technique):
+    _, _, state = _hooked(technique)
+    weights, stats, after = _hooked(technique, state, steps=range(0))
+    return state, after
+
+
+def test_a_hooks_state_is_kept_until_its_first_backward():
+    for state, after in run(2, _resumed, Dense(dtype="bf16", error_feedback=True)):
+        assert state["step"] == 6
+        assert after == state
+        assert any(value.any() for value in state["memory"]["residual"].values())
+
+
+def _different():
+    _hooked(Dense(dtype="bf16" if dist.get_rank() else "fp32"))
+
+
+def test_hooks_compare_their_techniques_too():
+    with pytest.raises(WorkerError, match=r"worker 1 of 2 attached Dense\(dtype='bf16'"):
+        run(2, _different)

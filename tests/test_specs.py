@@ -1,0 +1,54 @@
+import pytest
+import torch
+from toys import parallel, train
+from workers import run
+
+from laconic import Dense, specs
+
+
+@pytest.mark.parametrize(
+    ("text", "contestant", "label"),
+    [
+        ("ddp", specs.Plain(), "plain DDP"),
+        ("fp16", specs.Fp16(), "fp16 hook"),
+        ("powersgd:rank=4", specs.PowerSGD(rank=4), "PowerSGD hook, rank 4"),
+        ("dense", specs.Attached(Dense()), "Dense"),
+        (
+            "dense:dtype=bf16,error_feedback=true",
+            specs.Attached(Dense("bf16", error_feedback=True)),
+            "Dense dtype=bf16 error_feedback=True",
+        ),
+    ],
+)
+def test_a_short_text_describes_a_contestant(text, contestant, label):
+    assert specs.parse(text) == contestant
+    assert specs.parse(text).label == label
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? There are ddp, dense, fp16, powersgd"),
+        ("zzz", "unknown technique 'zzz'; There are"),
+        ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
+        ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),
+        ("powersgd:rank=0", "rank 0 keeps nothing; use at least 1"),
+        ("dense:dtype=int8", "is not a wire format"),
+    ],
+)
+def test_a_bad_text_gets_one_sentence(text, said):
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        specs.parse(text)
+
+
+def _trained(text):
+    contestant = specs.parse(text)
+    model = parallel(**contestant.ddp_options)
+    contestant.apply(model)
+    return train(model, range(12))
+
+
+@pytest.mark.parametrize("text", ["ddp", "fp16", "powersgd:rank=1", "powersgd:rank=4", "dense"])
+def test_every_contestant_trains_on_gloo(text):
+    losses = torch.tensor(run(2, _trained, text)).mean(0)
+    assert losses[-3:].mean() < losses[:3].mean()

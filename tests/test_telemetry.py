@@ -1,0 +1,53 @@
+import json
+
+import pytest
+import torch
+
+import laconic
+from laconic import Dense, telemetry
+from laconic.meter import Stats
+
+STATS = Stats(1, 100, 200, {"encode": 0.5}, error=0.25)
+
+
+def test_a_header_makes_a_run_repeatable():
+    header = telemetry.header(Dense(dtype="bf16"), seed=7)
+    assert header["technique"] == repr(Dense(dtype="bf16"))
+    assert header["versions"]["torch"] == torch.__version__
+    assert header["versions"]["laconic"] == laconic.__version__
+    assert header["seed"] == 7
+    assert header["kernels"].startswith("cpu: ")
+    assert "cores" in header["machine"]
+
+
+def test_json_lines_hold_a_header_and_a_line_a_step(tmp_path):
+    lines = telemetry.JsonLines(tmp_path / "run.jsonl", {"technique": "x"})
+    lines(0, STATS)
+    lines.close()
+    header, step = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+    assert header == {"kind": "header", "technique": "x"}
+    assert step == {
+        "kind": "step",
+        "step": 0,
+        "sent": 100,
+        "received": 200,
+        "phases": {"encode": 0.5},
+        "error": 0.25,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_bytes_seconds_and_error(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board = telemetry.TensorBoard(tmp_path)
+    board(3, STATS)
+    board.close()
+    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
+    for name, value in {
+        "bytes/sent": 100,
+        "bytes/received": 200,
+        "seconds/encode": 0.5,
+        "error": 0.25,
+    }.items():
+        (event,) = events.Scalars(f"laconic/{name}")
+        assert (event.step, event.value) == (3, value)
