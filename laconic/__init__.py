@@ -4,15 +4,15 @@ model = DistributedDataParallel(net)
 laconic.attach(model, laconic.Dense(dtype="bf16"))
 """
 
-from importlib.metadata import version
-
 from laconic.attach import attach
 from laconic.attachment import Attachment
 from laconic.dense import Dense
 from laconic.hook import Hook
 from laconic.meter import Stats
 from laconic.places import Peers
+from laconic.telemetry import JsonLines, TensorBoard, header
+from laconic.telemetry import installed_version as _installed_version
 
-__version__ = version("laconic")
+__version__ = _installed_version()
 
-__all__ = ["Attachment", "Dense", "Hook", "Peers", "Stats", "attach"]
+__all__ = ["Attachment", "Dense", "Hook", "JsonLines", "Peers", "Stats", "TensorBoard", "attach", "header"]

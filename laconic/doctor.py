@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import platform
 import shutil
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from laconic import datasets, kernels
 from laconic.lab import Lab
+from laconic.telemetry import installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 def examine() -> list[Finding]:
     """All findings, general ones first."""
     return [
-        Finding("laconic", True, importlib.metadata.version("laconic")),
+        Finding("laconic", True, installed_version()),
         Finding("python", True, platform.python_version()),
         Finding("torch", True, torch.__version__),
         _kernels(),

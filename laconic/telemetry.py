@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from datetime import datetime, timezone
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,21 @@ if TYPE_CHECKING:
     from laconic.meter import Stats
 
 
+def installed_version() -> str:
+    """The package's version, or a word for a source tree that was never installed."""
+    try:
+        return version("laconic")
+    except PackageNotFoundError:
+        return "source tree"
+
+
 def header(technique: object, **more: object) -> dict[str, Any]:
     """What makes a run repeatable: technique, versions, kernels, machine, and `more`."""
     return {
         "version": 1,
         "technique": repr(technique),
         "versions": {
-            "laconic": version("laconic"),
+            "laconic": installed_version(),
             "torch": torch.__version__,
             "python": platform.python_version(),
         },

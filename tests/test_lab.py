@@ -207,6 +207,8 @@ def test_processes_in_a_lab_carry_its_name_and_its_interface(make_lab: MakeLab) 
         "GLOO_SOCKET_IFNAME": "eth0",
         "NCCL_SOCKET_IFNAME": "eth0",
         "TP_SOCKET_IFNAME": "eth0",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
     }
     assert len(members(lab.name)) == 2  # the holders of the switch's namespace and of the worker's
 

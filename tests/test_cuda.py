@@ -1,0 +1,97 @@
+"""The spine on a CUDA device: gloo carries messages through the host, NCCL leaves the order to streams."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from toys import flat, loss, network, parallel, train
+from workers import run
+
+import laconic
+from laconic import Dense
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+TECHNIQUES = [Dense(), Dense(dtype="bf16", error_feedback=True)]
+
+
+def _both(technique, group):
+    torch.cuda.set_device(0)
+    if group == "nccl":
+        dist.destroy_process_group()
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29581", rank=0, world_size=1)
+    losses, weights = [], []
+    for chosen in (None, technique):
+        model = parallel(_OnDevice())
+        attachment = laconic.attach(model, chosen) if chosen else None
+        losses.append(train(model, range(20)))
+        weights.append(flat(model).cpu())
+    stats = attachment.stats()
+    return losses, weights, stats, attachment.state_dict()["memory"]
+
+
+class _OnDevice(torch.nn.Module):
+    """The test network on the GPU, fed from the host."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = network().cuda()
+
+    def forward(self, inputs):
+        return self.network(inputs.cuda()).cpu()
+
+
+@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("gloo", 3), ("nccl", 1)])
+@pytest.mark.parametrize("technique", TECHNIQUES, ids=repr)
+def test_a_device_trains_like_plain_ddp(technique, group, workers):
+    results = run(workers, _both, technique, group)
+    for (plain, ours), (_, weights), stats, memory in results:
+        tolerance = 1e-4 if technique == Dense() else 0.05  # bf16 messages, 20 steps
+        assert ours == pytest.approx(plain, rel=tolerance)
+        assert torch.equal(weights, results[0][1][1])
+        assert stats.steps == 20
+        assert set(stats.seconds) == {"encode", "up", "combine", "down", "decode", "waiting"}
+        assert all(seconds > 0 for seconds in stats.seconds.values())
+        assert all(value.is_cuda for values in memory.values() for value in values.values())
+
+
+def _bad_batch(technique, group):
+    torch.cuda.set_device(0)
+    if group == "nccl":
+        dist.destroy_process_group()
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29582", rank=0, world_size=1)
+    model = parallel(_OnDevice())
+    attachment = laconic.attach(model, technique)
+    train(model, range(3))
+    before = attachment.state_dict()["memory"]
+    (loss(model, 3) * float("inf")).backward()
+    after = attachment.state_dict()["memory"]
+    return all(torch.equal(before[k][n], after[k][n]) for k in before for n in before[k])
+
+
+@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("nccl", 1)])
+def test_a_bad_batch_changes_no_state_on_a_device(group, workers):
+    assert all(run(workers, _bad_batch, TECHNIQUES[1], group))
+
+
+def _scaled():
+    torch.cuda.set_device(0)
+    model = parallel(_OnDevice())
+    laconic.attach(model, TECHNIQUES[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**8)
+    moved = []
+    for step in range(6):
+        before = flat(model)
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            value = loss(model, step)
+        if step == 3 and dist.get_rank() == 1:
+            value = value * float("inf")
+        scaler.scale(value).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(not torch.equal(before, flat(model)))
+    return moved
+
+
+def test_grad_scaler_skips_one_step_on_a_device():
+    assert run(2, _scaled) == [[True, True, True, False, True, True]] * 2
