@@ -2,12 +2,17 @@
 
     DDPStrategy(ddp_comm_hook=laconic.Hook(laconic.Dense(dtype="bf16")))
 
+A framework that takes a hook may still not use it (Lightning leaves it out on CPU), so a hook that was never
+called says so when the program ends.
+
 A hook sees buckets but no names. DDP's first buckets depend on the model alone, so parameters are numbered in
 the order of their first appearance, and state is keyed by these numbers.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -35,10 +40,13 @@ class Hook:
         self._attachment: Attachment | None = None
         self._numbers: dict[int, str] = {}
         self._loaded: Mapping[str, Any] | None = None
+        atexit.register(self._say_if_unused)
 
     def __call__(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP misreads postponed annotations
         """A future of the bucket's gradients as all workers have them."""
-        self._attachment = self._attachment or self._open(bucket.buffer().device)
+        if self._attachment is None:
+            atexit.unregister(self._say_if_unused)
+            self._attachment = self._open(bucket.buffer().device)
         return self._attachment.reduce(bucket)
 
     def stats(self) -> Stats:
@@ -63,6 +71,13 @@ class Hook:
         if self._loaded:
             attachment.load_state_dict(self._loaded)
         return attachment
+
+    def _say_if_unused(self) -> None:
+        print(
+            f"laconic: the hook for {self.technique!r} was never called, so gradients were exchanged without it; "
+            "use laconic.attach(ddp_model, technique) where a framework ignores its hook",
+            file=sys.stderr,
+        )
 
     def _name(self, parameter: torch.Tensor) -> str:
         return self._numbers.setdefault(id(parameter), f"parameter {len(self._numbers)}")

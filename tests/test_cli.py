@@ -55,9 +55,8 @@ def test_debug_shows_the_traceback():
 
 def test_compare_trains_side_by_side_and_reports(tmp_path, capsys):
     """The main job, end to end, as a user starts it."""
-    arguments = (
-        ["compare", "digits", "--techniques", "ddp", "dense", "dense:dtype=bf16", "--workers", "2", "--link", "1gbit", "--steps", "12"]
-    )
+    command = "compare digits --techniques ddp dense dense:dtype=bf16 --workers 2 --link 1gbit --steps 12"
+    arguments = command.split(" ")
     assert cli.main([*arguments, "--eval-every", "6", "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out.strip().endswith("report.html")
@@ -79,9 +78,8 @@ def test_compare_trains_side_by_side_and_reports(tmp_path, capsys):
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, capsys):
-    arguments = (
-        ["train", "digits", "--technique", "dense", "--workers", "2", "--link", "none", "--steps", "3", "--eval-every", "3", "--out"]
-    )
+    command = "train digits --technique dense --workers 2 --link none --steps 3 --eval-every 3 --out"
+    arguments = command.split(" ")
     for _ in range(2):
         assert cli.main([*arguments, str(tmp_path)]) == 0
     record = tmp_path / "dense-0.jsonl"

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,7 +37,7 @@ def test_a_hook_does_what_attach_does(technique):
 
 def _resumed(technique):
     _, _, state = _hooked(technique)
-    weights, stats, after = _hooked(technique, state, steps=range(0))
+    _, _, after = _hooked(technique, state, steps=range(0))
     return state, after
 
 
@@ -52,3 +55,15 @@ def _different():
 def test_hooks_compare_their_techniques_too():
     with pytest.raises(WorkerError, match=r"worker 1 of 2 attached Dense\(dtype='bf16'"):
         run(2, _different)
+
+
+@pytest.mark.parametrize(("call", "said"), [("", True), ("hook.__class__._open = lambda *_: hook; ", False)])
+def test_a_hook_that_is_never_called_says_so_when_the_program_ends(call, said):
+    use = (
+        "hook.reduce = lambda b: None; hook(None, types.SimpleNamespace(buffer=lambda: torch.zeros(1)))"
+        if call
+        else ""
+    )
+    program = f"import types, torch, laconic; hook = laconic.Hook(laconic.Dense()); {call}{use}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ("was never called" in ended.stderr) == said

@@ -20,7 +20,7 @@ def test_pieces_cover_a_bucket_without_gap_or_overlap(numel, shards, width, alig
     for piece in pieces:
         assert piece.numel >= 1
         assert piece.width % align == 0
-        assert 0 <= piece.padding
+        assert piece.padding >= 0
         assert piece.shards == shards
     assert all(piece.padding == 0 for piece in pieces[:-1])
 
