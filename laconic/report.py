@@ -1,0 +1,395 @@
+"""A report: one HTML page that compares runs, in a single file that loads nothing from the network.
+
+The page is report.html, filled with a section for each setting: the headline in words, the facts, whatever
+the reader must be warned of, the table, and the charts. Everything that comes from a record is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from html import escape
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from laconic import charts
+from laconic.records import Row, Run, Setting, Spread, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from laconic.charts import Spec, Styles
+
+SAME = 1.05  # ratios nearer to one than this are called the same
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table: its heading, its number of a row, how it is written, and which is best."""
+
+    title: str
+    number: Callable[[Row], Spread | float | None]
+    written: Callable[[float], str]
+    best: Callable[[Iterable[float]], float]
+    missing: str = "–"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a section, with what it shows and how to read it."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[[Sequence[Row], Styles], Spec]
+
+
+CHARTS = (
+    Chart(
+        "time",
+        "{metric} against time",
+        "Lines are means over seeds, bands their range.",
+        charts.metric_by_seconds,
+    ),
+    Chart(
+        "bytes",
+        "{metric} against bytes",
+        "What worker 0 sent to get there, on a logarithmic scale.",
+        charts.metric_by_bytes,
+    ),
+    Chart("loss", "Loss against steps", "How well each step learns, whatever it costs.", charts.loss_by_step),
+    Chart("wall", "What a step is made of", "Computing, and waiting for the network.", charts.wall_time),
+    Chart(
+        "phases",
+        "Phases of the exchange",
+        "They overlap with computing and with each other.",
+        charts.overlapped_phases,
+    ),
+)
+
+
+def write(runs: Sequence[Run], path: Path) -> Path:
+    """The report on these runs is in the file."""
+    text = page(runs)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OSError(
+            f"no report can be written to {path} ({error.strerror}); choose another place"
+        ) from None
+    return path
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The report on these runs as HTML."""
+    if not runs:
+        raise ValueError("a report needs at least one run, and there is none; give run records")
+    rows = summarize(runs)
+    styles = charts.styles(rows)
+    sections = [list(group) for _, group in groupby(rows, attrgetter("setting"))]
+    specs = {f"chart-{i}-{c.name}": c.draw(s, styles) for i, s in enumerate(sections) for c in CHARTS}
+    drawn = {name: spec for name, spec in specs.items() if spec["data"]["values"]}
+    return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
+        title=escape(f"Laconic report: {', '.join(dict.fromkeys(row.setting.task for row in rows))}"),
+        sections="\n".join(_section(s, styles, drawn, f"chart-{i}") for i, s in enumerate(sections)),
+        settings="\n".join(map(_settings, sections)),
+        specifications=_embedded(drawn),
+        bundle=charts.engine().javascript_bundle(),
+    )
+
+
+def headline(rows: Sequence[Row]) -> str:
+    """The result of one setting in a sentence or two, also when it is not a good one."""
+    reference, target = rows[0], rows[0].target
+    if target is None:
+        return f"{reference.label} sets no target: it has no finite evaluation."
+    goal = _goal(target, reference.setting)
+    reached = sorted((row for row in rows if row.seconds_to_target), key=_time)
+    others = [row for row in reached if not row.is_reference]
+    if not others:
+        return _unrivaled(rows, goal)
+    hero, first = next((row for row in others if row.family == "laconic"), others[0]), reached[0]
+    beaten = f" {first.label} was sooner still, after {seconds_text(_time(first))}."
+    return _against(hero, reference, goal) + ("" if first in (hero, reference) else beaten)
+
+
+def notices(rows: Sequence[Row]) -> list[str]:
+    """What a reader must know before believing the numbers, a sentence each."""
+    pairs = [(row, run) for row in rows for run in (*row.runs, *row.left_out)]
+    notes = dict.fromkeys(run.header.note for _, run in pairs if run.header.note)
+    return [
+        *_shared_notices(rows),
+        *(notice for row, run in pairs for notice in _run_notices(row, run)),
+        *notes,
+    ]
+
+
+def metric_text(value: float, setting: Setting) -> str:
+    """The metric as it is read: accuracy in percent, another one with four digits."""
+    if not math.isfinite(value):
+        return "diverged"
+    return f"{100 * value:.1f}\u00a0%" if setting.metric == "accuracy" else _digits(value, 4)
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in three digits and a unit."""
+    units = ((7200.0, 3600.0, "h"), (600.0, 60.0, "min"), (0.0, 1.0, "s"))
+    size, unit = next((size, unit) for least, size, unit in units if seconds >= least)
+    return f"{_digits(seconds / size)}\u00a0{unit}"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in three digits and a decimal unit."""
+    power = min(4, max(0, _exponent(count, 3) // 3))
+    return f"{_digits(count / 1000**power)}\u00a0{('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def times_text(ratio: float) -> str:
+    """A ratio, such as 3.6×."""
+    return f"{ratio:.1f}×" if ratio < 10 else f"{ratio:.0f}×"
+
+
+def _digits(value: float, count: int = 3) -> str:
+    """The value in so many significant digits, without an exponent."""
+    return f"{value:.{max(0, count - 1 - _exponent(value, count))}f}" if value else "0"
+
+
+def _exponent(value: float, count: int) -> int:
+    """The power of ten of the value, once it is rounded to so many significant digits."""
+    return int(f"{value:.{count - 1}e}".partition("e")[2])
+
+
+def _embedded(value: object) -> str:
+    """The value as JSON that cannot end or open an element of the page around it."""
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+
+
+def _goal(target: float, setting: Setting) -> str:
+    """The target in words."""
+    text = metric_text(target, setting)
+    return text if setting.metric == "accuracy" else f"{setting.metric} {text}"
+
+
+def _time(row: Row) -> float:
+    """Seconds to the target, of a row that reached it."""
+    assert row.seconds_to_target is not None
+    return row.seconds_to_target.mean
+
+
+def _unrivaled(rows: Sequence[Row], goal: str) -> str:
+    """The headline when no row but perhaps the reference reached the target."""
+    if len(rows) > 1:
+        return f"No other technique reached {goal}, the target that {rows[0].label} set."
+    return (
+        f"{rows[0].label} ended near {goal}." if rows[0].seconds_to_target is None else _alone(rows[0], goal)
+    )
+
+
+def _alone(row: Row, goal: str) -> str:
+    """The headline of a row that has nothing to be compared with."""
+    return f"{row.label} reached {goal} in {seconds_text(_time(row))}."
+
+
+def _against(row: Row, reference: Row, goal: str) -> str:
+    """The headline of a row that reached the target."""
+    if row.faster is None:
+        return _alone(row, goal)
+    if row.faster >= SAME:
+        pace = f"{row.label} reached {goal} {times_text(row.faster)} sooner than {reference.label}"
+    elif row.faster <= 1 / SAME:
+        pace = f"{row.label} took {times_text(1 / row.faster)} as long as {reference.label} to reach {goal}"
+    else:
+        pace = f"{row.label} reached {goal} in about the same time as {reference.label}"
+    return f"{pace}{_thrift(row.fewer_bytes)}."
+
+
+def _thrift(ratio: float | None) -> str:
+    """The headline's words about bytes."""
+    if ratio is None:
+        return ""
+    if ratio >= SAME:
+        return f", with {times_text(ratio)} fewer bytes"
+    return f", with {times_text(1 / ratio)} the bytes" if ratio <= 1 / SAME else ", with about as many bytes"
+
+
+def _shared_notices(rows: Sequence[Row]) -> Iterable[str]:
+    """The notices that concern the whole section."""
+    if not rows[0].setting.shaped:
+        yield "The link was not shaped: these seconds do not show what a slow network does."
+    if rows[0].family != "plain":
+        yield f"There is no plain DDP run here: the target and the ratios come from {rows[0].label} instead."
+    if len({run.header.machine for row in rows for run in row.runs}) > 1:
+        yield "The runs come from different machines, so their seconds cannot be compared."
+    if len({row.counter for row in rows}) > 1:
+        yield "Not all bytes were counted the same way, so some of them are not compared."
+    for row in rows:
+        if 0 < row.reached < len(row.runs):
+            yield f"Only {row.reached} of {len(row.runs)} seeds of {row.label} reached the target by themselves."
+
+
+def _run_notices(row: Row, run: Run) -> Iterable[str]:
+    """The notices that concern one run."""
+    name = f"{row.label}, seed {run.header.seed},"
+    if run.end is None:
+        done = run.steps[-1].step if run.steps else 0
+        fate = "left out of the numbers" if run in row.left_out else "shown as far as it got"
+        yield f"{name} is unfinished ({done} of {run.header.steps} steps) and is {fate}."
+    elif not run.end.replicas_equal:
+        yield f"{name} ended with replicas that differ from each other, so its numbers mean nothing."
+
+
+def _section(rows: Sequence[Row], styles: Styles, drawn: Collection[str], prefix: str) -> str:
+    """The part of the page about one setting, with a place for each chart that is drawn."""
+    warned = "".join(f"<p>{escape(notice)}</p>" for notice in notices(rows))
+    figures = [
+        _figure(chart, f"{prefix}-{chart.name}", rows[0].setting.metric)
+        for chart in CHARTS
+        if f"{prefix}-{chart.name}" in drawn
+    ]
+    return f"""<section>
+<p class="eyebrow">{escape(_where(rows[0].setting))}</p>
+<h2>{escape(headline(rows))}</h2>
+{_facts(rows)}
+{f'<aside class="notice" role="note">{warned}</aside>' if warned else ""}
+{_table(rows, styles)}
+{_legend(rows, styles)}
+<div class="charts">{"".join(figures)}</div>
+</section>"""
+
+
+def _where(setting: Setting) -> str:
+    """The setting in a few words."""
+    link = "an unshaped link" if not setting.shaped else setting.link
+    return f"{setting.task} over {link}, {setting.workers} worker{'s' * (setting.workers > 1)}"
+
+
+def _facts(rows: Sequence[Row]) -> str:
+    """The line of facts under the headline."""
+    setting = rows[0].setting
+    headers = [run.header for row in rows for run in row.runs]
+    facts = {
+        "Task": f"{setting.task}, {setting.split}, {setting.parameters:,} parameters",
+        "Workers": str(setting.workers),
+        "Link": f"{setting.link}, {'shaped' if setting.shaped else 'not shaped'}",
+        "Batch": str(setting.batch),
+        "Seeds": ", ".join(map(str, sorted({header.seed for header in headers}))),
+        "Machine": "; ".join(dict.fromkeys(header.machine for header in headers)),
+        "Kernels": "; ".join(dict.fromkeys(header.kernels for header in headers)),
+        "Versions": "; ".join(dict.fromkeys(_versions(header.versions) for header in headers)),
+    }
+    return f'<dl class="facts">{_terms(facts)}</dl>'
+
+
+def _versions(versions: dict[str, str]) -> str:
+    """The versions in one line."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _terms(terms: dict[str, str]) -> str:
+    """The items of a description list."""
+    return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in terms.items() if v)
+
+
+def _columns(rows: Sequence[Row]) -> list[Column]:
+    """The columns of the table of one setting."""
+    setting, target = rows[0].setting, rows[0].target
+    goal = _goal(target, setting) if target is not None else "target"
+    metric = max if setting.higher_is_better else min
+    return [
+        Column("Time per step", attrgetter("step_seconds"), seconds_text, min),
+        Column(f"Time to {goal}", attrgetter("seconds_to_target"), seconds_text, min, "not reached"),
+        Column("Sooner", attrgetter("faster"), times_text, max),
+        Column("Bytes per step", attrgetter("bytes_per_step"), bytes_text, min),
+        Column(f"Bytes to {goal}", attrgetter("bytes_to_target"), bytes_text, min),
+        Column("Fewer bytes", attrgetter("fewer_bytes"), times_text, max),
+        Column(f"Final {setting.metric}", attrgetter("final"), partial(metric_text, setting=setting), metric),
+    ]
+
+
+def _table(rows: Sequence[Row], styles: Styles) -> str:
+    """The table of one setting."""
+    columns = _columns(rows)
+    head = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in columns)
+    best = [_best(column, rows) for column in columns]
+    body = "".join(_table_row(row, columns, best, styles) for row in rows)
+    words = f"Ratios are to {rows[0].label}. Small figures: the range over seeds."
+    return f"""<div class="scroll"><table><caption>{escape(words)}</caption>
+<thead><tr><th scope="col">Technique</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"""
+
+
+def _table_row(row: Row, columns: Sequence[Column], best: Sequence[str | None], styles: Styles) -> str:
+    """One row of the table."""
+    tags = {"baseline": row.is_reference, "unfinished": any(run.end is None for run in row.runs)}
+    tag = "".join(f'<span class="tag">{tag}</span>' for tag, holds in tags.items() if holds)
+    cells = "".join(_cell(row, column, top) for column, top in zip(columns, best, strict=True))
+    name = f"{_key(row, styles)}{escape(row.label)}{tag}<small>{escape(row.spec)}</small>"
+    return f'<tr><th scope="row">{name}</th>{cells}</tr>'
+
+
+def _spread(number: Spread | float | None) -> Spread | None:
+    """The number with its range over seeds; that of a ratio is itself."""
+    return Spread(number, number, number) if isinstance(number, float) else number
+
+
+def _best(column: Column, rows: Sequence[Row]) -> str | None:
+    """The best number of the column as it is written, if there is a choice."""
+    numbers = [_spread(column.number(row)) for row in rows]
+    means = [number.mean for number in numbers if number and math.isfinite(number.mean)]
+    return column.written(column.best(means)) if len(means) > 1 else None
+
+
+def _cell(row: Row, column: Column, best: str | None) -> str:
+    """One number, with its range over seeds under it; the best of its column stands out."""
+    number = _spread(column.number(row))
+    if number is None:
+        return f'<td class="none">{column.missing}</td>'
+    text, low, high = map(column.written, (number.mean, number.low, number.high))
+    small = f"<small>{low} to {high}</small>" if low != high else ""
+    return f"<td>{f'<strong>{text}</strong>' if text == best else text}{small}</td>"
+
+
+def _key(row: Row, styles: Styles) -> str:
+    """The line that stands for the row in the charts."""
+    style = styles[row.label]
+    dash = "" if style.dash[-1] == 0 else f' stroke-dasharray="{" ".join(map(str, style.dash))}"'
+    line = f'<line x1="1" x2="23" y1="6" y2="6" stroke="{style.color}" stroke-width="4"{dash}/>'
+    return f'<svg class="key" viewBox="0 0 24 12" aria-hidden="true">{line}</svg>'
+
+
+def _legend(rows: Sequence[Row], styles: Styles) -> str:
+    """The labels and colors of all charts of a section."""
+    return f'<ul class="legend">{"".join(f"<li>{_key(row, styles)}{escape(row.label)}</li>" for row in rows)}</ul>'
+
+
+def _figure(chart: Chart, name: str, metric: str) -> str:
+    """The place where a chart will be drawn, with its words."""
+    title = escape(chart.title.format(metric=metric.capitalize()))
+    words = f"<figcaption><h3>{title}</h3><p>{escape(chart.caption)}</p></figcaption>"
+    return f'<figure>{words}<div class="chart" id="{name}"></div></figure>'
+
+
+def _settings(rows: Sequence[Row]) -> str:
+    """The full settings of the runs of one section: first what all share, then what differs."""
+    described = [_described(run) for row in rows for run in (*row.runs, *row.left_out)]
+    shared = {name: value for name, value in described[0].items() if all(d[name] == value for d in described)}
+    differing = [name for name in described[0] if name not in shared]
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in differing)
+    lines = ["".join(f"<td>{escape(d[name])}</td>" for name in differing) for d in described]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"""<h3>{escape(_where(rows[0].setting))}: settings of each run</h3>
+<dl class="facts">{_terms(shared)}</dl>
+<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"""
+
+
+def _described(run: Run) -> dict[str, str]:
+    """Everything about a run but its steps, in words."""
+    header = asdict(run.header) | {"versions": _versions(run.header.versions)}
+    missing = dict.fromkeys(("seconds", "checksum", "replicas_equal"), "unfinished")
+    parts = {**header, **(asdict(run.end) if run.end else missing), "record": run.path.name}
+    return {name.replace("_", " "): str(value) for name, value in parts.items()}

@@ -1,0 +1,288 @@
+"""A report is one file that shows what was recorded, in a real browser and on paper, and hides nothing."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from test_records import HEADER, Line, evaluation, header, run, step, synthetic, write
+
+from laconic import records, report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=8000"
+)
+in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+
+class Outline(HTMLParser):
+    """What a test asks about a page: its tags, the addresses it names, and the text outside of scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        names = ("src", "href", "srcset", "data", "poster", "action")
+        self.addresses += [value or "" for name, value in attributes if name in names]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] not in (["script"], ["style"]):
+            self.words.append(data)
+
+
+def browse(page: Path, folder: Path, *options: str) -> tuple[str, list[str]]:
+    """What the browser prints about the page, and the messages on its console."""
+    command = [
+        str(CHROMIUM),
+        *FLAGS.split(),
+        f"--user-data-dir={folder / 'profile'}",
+        *options,
+        page.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def technique(path: Path, seconds: float, sent: int, **changes: object) -> records.Run:
+    """A run that reaches 90 % after so many seconds and bytes."""
+    return run(path, step(1, tx=sent), evaluation(1, 0.9, seconds, tx=sent), **changes)
+
+
+def rows_of(tmp_path: Path, *others: Line, plain: tuple[float, int] = (10.0, 1000)) -> list[records.Row]:
+    """Rows of plain DDP and of others, each a change of header with its seconds and bytes."""
+    runs = [technique(tmp_path / "plain.jsonl", *plain)]
+    for number, other in enumerate(others):
+        changes = {name: value for name, value in other.items() if name not in ("seconds", "sent")}
+        path = tmp_path / f"{number}.jsonl"
+        runs.append(technique(path, other["seconds"], other["sent"], spec=str(number), **changes))
+    return records.summarize(runs)
+
+
+def words_of(runs: list[records.Run]) -> str:
+    """The text that a reader of the report sees."""
+    return " ".join(" ".join(Outline(report.page(runs)).words).split())
+
+
+THC: Line = {"label": "THC", "family": "laconic"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sent", "expected"),
+    [
+        (2.5, 125, "THC reached 89.5 % 4.0× sooner than plain DDP, with 8.0× fewer bytes."),
+        (12.0, 500, "THC took 1.2× as long as plain DDP to reach 89.5 %, with 2.0× fewer bytes."),
+        (10.1, 1010, "THC reached 89.5 % in about the same time as plain DDP, with about as many bytes."),
+        (5.0, 3000, "THC reached 89.5 % 2.0× sooner than plain DDP, with 3.0× the bytes."),
+    ],
+)
+def test_the_headline_is_honest(tmp_path: Path, seconds: float, sent: int, expected: str) -> None:
+    rows = rows_of(tmp_path, THC | {"seconds": seconds, "sent": sent})
+    assert report.headline(rows).replace("\u00a0", " ") == expected
+
+
+def test_the_headline_names_a_peer_that_was_sooner(tmp_path: Path) -> None:
+    peer = {"label": "PowerSGD", "family": "peer", "seconds": 1.0, "sent": 10}
+    rows = rows_of(tmp_path, THC | {"seconds": 5.0, "sent": 500}, peer)
+    assert report.headline(rows).endswith(" PowerSGD was sooner still, after 1.00\u00a0s.")
+
+
+def test_the_headline_says_that_the_target_was_missed(tmp_path: Path) -> None:
+    weak = run(tmp_path / "weak.jsonl", evaluation(1, 0.5, 1.0), spec="weak", label="weak", family="laconic")
+    rows = records.summarize([technique(tmp_path / "plain.jsonl", 9.0, 9), weak])
+    assert report.headline(rows).startswith("No other technique reached 89.5")
+
+
+def test_the_headline_of_a_run_without_evaluations_sets_no_target(tmp_path: Path) -> None:
+    rows = records.summarize([run(tmp_path / "plain.jsonl", step(1))])
+    assert report.headline(rows) == "plain DDP sets no target: it has no finite evaluation."
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 B"),
+        (999.0, "999 B"),
+        (999.7, "1.00 kB"),
+        (2_900_000, "2.90 MB"),
+        (4.58e9, "4.58 GB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_bytes_have_three_digits_and_a_unit(value: float, text: str) -> None:
+    assert report.bytes_text(value).replace("\u00a0", " ") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 s"), (0.4123, "0.412 s"), (83.0, "83.0 s"), (900.0, "15.0 min"), (9000.0, "2.50 h")],
+)
+def test_seconds_have_three_digits_and_a_unit(value: float, text: str) -> None:
+    assert report.seconds_text(value).replace("\u00a0", " ") == text
+
+
+def test_the_table_marks_the_baseline_and_the_best(tmp_path: Path) -> None:
+    synthetic(tmp_path)
+    page = report.page(records.find([tmp_path]))
+    body = page[page.index("<tbody>") : page.index("</tbody>")]
+    lines = body.split("<tr>")[1:]
+    assert [">baseline<" in line for line in lines] == ["plain DDP" in line for line in lines]
+    for column in range(7):
+        cells = [re.findall(r"<td[^>]*>.*?</td>", line)[column] for line in lines]
+        assert any("<strong>" in cell for cell in cells)
+        assert not all("<strong>" in cell for cell in cells)
+
+
+def test_the_best_ratio_is_the_largest_and_the_best_time_the_smallest(tmp_path: Path) -> None:
+    slow = {"label": "slow", "family": "peer", "seconds": 40.0, "sent": 9000}
+    rows = rows_of(tmp_path, THC | {"seconds": 2.5, "sent": 125}, slow)
+    page = report.page([run for row in rows for run in row.runs])
+    best = re.findall(r"<strong>(.*?)</strong>", page[page.index("THC<small>") : page.index("slow<small>")])
+    assert best[1:6] == ["2.50\u00a0s", "4.0×", "125\u00a0B", "125\u00a0B", "8.0×"]
+    assert page.count("2.50\u00a0s") == page.count("<strong>2.50\u00a0s</strong>")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"shaped": False}, "The link was not shaped"),
+        ({"note": "No root here."}, "No root here."),
+        ({"family": "laconic"}, "There is no plain DDP run here"),
+    ],
+)
+def test_what_weakens_the_numbers_is_said(tmp_path: Path, change: Line, words: str) -> None:
+    assert words not in words_of([technique(tmp_path / "a.jsonl", 1.0, 1)])
+    assert words in words_of([technique(tmp_path / "b.jsonl", 1.0, 1, **change)])
+
+
+def test_replicas_that_differ_are_said(tmp_path: Path) -> None:
+    end = {"kind": "end", "seconds": 1.0, "checksum": "0", "replicas_equal": False}
+    unequal = records.read(write(tmp_path / "a.jsonl", [header(), step(1), end]))
+    assert "plain DDP, seed 0, ended with replicas that differ" in words_of([unequal])
+
+
+def test_an_unfinished_run_is_shown_and_said(tmp_path: Path) -> None:
+    cut = records.read(write(tmp_path / "a.jsonl", [header(), step(1, 0.25), step(2, 0.25)]))
+    words = words_of([cut])
+    assert "plain DDP, seed 0, is unfinished (2 of 200 steps) and is shown as far as it got." in words
+    assert "0.250\u00a0s" in report.page([cut])
+
+
+def test_different_machines_are_said(tmp_path: Path) -> None:
+    runs = [technique(tmp_path / f"{n}.jsonl", 1.0, 1, spec=str(n), machine=f"machine {n}") for n in (0, 1)]
+    assert "different machines" in words_of(runs)
+
+
+def test_every_link_has_its_own_section(tmp_path: Path) -> None:
+    runs = [technique(tmp_path / f"{link}.jsonl", 1.0, 1, link=link) for link in ("1gbit", "100mbit")]
+    page = report.page(runs)
+    assert page.count("<section>") == 2
+    assert all(f"fashion over {link}, 4 workers" in page for link in ("1gbit", "100mbit"))
+
+
+def test_everything_from_a_record_is_escaped(tmp_path: Path) -> None:
+    evil = "</script></style><img src=x onerror=alert(1)>'\"&<!--{metric}$title"
+    changes = {
+        name: evil
+        for name, value in HEADER.items()
+        if isinstance(value, str) and name not in ("kind", "metric")
+    }
+    bad = technique(tmp_path / "a.jsonl", 1.0, 1, **changes, versions={evil: evil})
+    page = report.page([bad])
+    clean = report.page([technique(tmp_path / "b.jsonl", 1.0, 1, family="laconic")])
+    assert "<img src=x" not in page
+    assert sorted(set(Outline(page).tags)) == sorted(set(Outline(clean).tags))
+    assert page.count("</script") == clean.count("</script")
+    assert evil in words_of([bad])
+
+
+def test_a_report_names_no_address(tmp_path: Path) -> None:
+    page = report.page(synthetic(tmp_path, seeds=1))
+    assert Outline(page).addresses == []
+    assert not re.search(r"url\(|@import", page[: page.index("</style>")])
+    assert "default-src 'none'" in page
+
+
+def test_a_report_without_runs_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least one run"):
+        report.write([], tmp_path / "report.html")
+
+
+def test_a_place_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
+    runs = [technique(tmp_path / "a.jsonl", 1.0, 1)]
+    with pytest.raises(OSError, match=r"no report can be written to .*; choose another place"):
+        report.write(runs, tmp_path / "a.jsonl" / "report.html")
+
+
+def test_a_missing_extra_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(ImportError, match=r"run pip install 'laconic\[report\]'"):
+        report.write([technique(tmp_path / "a.jsonl", 1.0, 1)], tmp_path / "report.html")
+
+
+@pytest.fixture(scope="module")
+def hard_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on two links, one of them with a run that diverged, one that was cut, and hostile names."""
+    folder = tmp_path_factory.mktemp("hard")
+    synthetic(folder / "fast", link="1gbit")
+    synthetic(folder / "slow", task="text", metric="loss", higher_is_better=False)
+    lost = [step(1, loss=2.0), step(2, loss=math.nan), evaluation(2, math.nan, 1.0)]
+    write(
+        folder / "lost.jsonl",
+        [header(label="</script>'\"", spec="lost", family="laconic", link="1gbit"), *lost],
+    )
+    return report.write(records.find([folder]), folder / "out" / "report.html")
+
+
+@in_a_browser
+def test_a_browser_draws_every_chart_without_a_message(hard_page: Path, tmp_path: Path) -> None:
+    document, messages = browse(hard_page, tmp_path, "--dump-dom")
+    assert messages == []
+    assert len(re.findall(r'<div class="chart\b[^>]* id="chart-', document)) == 10
+    assert len(re.findall(r'<svg[^>]* class="marks"', document)) == 10
+    assert 'data-drawn="10"' in document
+
+
+@in_a_browser
+def test_the_browser_check_sees_a_message(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("<script>console.warn('careful'); missing()</script>", encoding="utf-8")
+    messages = browse(page, tmp_path, "--dump-dom")[1]
+    assert ["careful" in line or "missing" in line for line in messages] == [True, True]
+
+
+@in_a_browser
+def test_a_chart_that_cannot_be_drawn_says_so(tmp_path: Path) -> None:
+    page = report.write(synthetic(tmp_path, seeds=1), tmp_path / "report.html")
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace(json.dumps("layer"), json.dumps("lair"), 1), encoding="utf-8")
+    document, messages = browse(page, tmp_path, "--dump-dom")
+    assert "This chart could not be drawn: " in document
+    assert messages
+
+
+@in_a_browser
+def test_a_report_prints_with_its_details_open(tmp_path: Path) -> None:
+    page = report.write(synthetic(tmp_path, seeds=1, steps=20), tmp_path / "report.html")
+    opened = pages(page, tmp_path)
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("details.open = true", "details.open = false"), encoding="utf-8")
+    assert opened > pages(page, tmp_path) > 1
+
+
+def pages(page: Path, folder: Path) -> int:
+    """How many sheets of paper the page takes."""
+    printed = folder / "report.pdf"
+    browse(page, folder, f"--print-to-pdf={printed}")
+    return len(re.findall(rb"/Type\s*/Page\b", printed.read_bytes()))
