@@ -39,6 +39,17 @@ class _Step:
     length: float = 0.0
 
 
+@dataclass
+class _Passage:
+    """A bucket under way: it has arrived when no piece is missing."""
+
+    grad: torch.Tensor
+    future: torch.futures.Future[torch.Tensor]
+    step: _Step
+    missing: int
+    remembers: bool
+
+
 class Exchange:
     """One technique at work on one process group."""
 
@@ -65,38 +76,21 @@ class Exchange:
         )
 
     def reduce(self, grad: torch.Tensor, bucket: Bucket, last: bool) -> torch.futures.Future[torch.Tensor]:
-        """A future of `grad`, which will then hold the technique's result for all workers."""
-        step = self._current = self._current or _Step(self.step)
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-            devices=[self._device] if self._device.type == "cuda" else []
-        )
+        """A future of `grad`, which will then hold the technique's result for all workers.
+
+        Buckets come in order, the same on all workers; `last` says that the step has no more.
+        """
         pieces, memory = self._pieces(bucket), self.state.memory(bucket, self._device)
-        step.submitted += len(pieces)
-        if last:
-            step.closed = self.meter.mark()
-            self._current = None
-            self.step += 1
-        remaining = iter(range(len(pieces) - 1, -1, -1))
-
-        def done() -> None:
-            step.finished += 1
-            whole = next(remaining) == 0
-            if whole and memory:
-                step.finite &= kernels.all_finite(grad)
-            if step.closed is not None and step.finished == step.submitted:
-                self._finish(step)
-            if whole:
-                future.set_result(grad)
-
-        def failed(error: BaseException) -> None:
-            if not future.done():
-                future.set_exception(self._explain(error))  # type: ignore[arg-type]  # torch's own annotation is wrong
-
+        step = self._count(len(pieces), last)
+        passage = _Passage(grad, _future(self._device), step, len(pieces), bool(memory))
         for piece in pieces:
             span = slice(piece.start, piece.stop)
             turn = Turn(piece, step.number, self.worker, _part(memory, span))
-            self._lane.submit(self._travel(turn, grad[span], step), done, failed)
-        return future.then(lambda settled: settled.value())  # raises in C++ what `set_exception` only stores
+            journey = self._travel(turn, grad[span], step)
+            self._lane.submit(
+                journey, functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
+            )
+        return passage.future.then(lambda settled: settled.value())  # raises what `set_exception` only stores
 
     def close(self) -> None:
         """The lane has ended and its process groups are gone."""
@@ -104,6 +98,15 @@ class Exchange:
         for group in self._groups:
             if dist.is_initialized():
                 dist.destroy_process_group(group)
+
+    def _count(self, pieces: int, last: bool) -> _Step:
+        step = self._current = self._current or _Step(self.step)
+        step.submitted += pieces
+        if last:
+            step.closed = self.meter.mark()
+            self._current = None
+            self.step += 1
+        return step
 
     def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
         exact = grad.to(torch.float32, copy=True) if self._measure_error else None
@@ -125,6 +128,25 @@ class Exchange:
         with self.meter.phase("combine"):
             return self._technique.combine(turn, messages)
 
+    def _arrive(self, passage: _Passage) -> None:
+        step = passage.step
+        step.finished += 1
+        passage.missing -= 1
+        if passage.missing == 0 and passage.remembers:
+            step.finite &= kernels.all_finite(passage.grad)
+        if step.closed is not None and step.finished == step.submitted:
+            self._finish(step)
+        if passage.missing == 0:
+            passage.future.set_result(passage.grad)
+
+    def _fail(self, passage: _Passage, error: BaseException) -> None:
+        if passage.future.done():
+            return
+        story = "".join(traceback.format_exception(error))
+        passage.future.set_exception(  # torch annotates its argument as a result
+            RuntimeError(f"worker {self.worker} of {self.workers}: {type(error).__name__}: {error}\n{story}")  # type: ignore[arg-type]
+        )
+
     def _finish(self, step: _Step) -> None:
         if step.finite:
             self.state.commit()
@@ -141,12 +163,6 @@ class Exchange:
                 listener(step.number, stats.since(self._reported))
             self._reported = stats
 
-    def _explain(self, error: BaseException) -> RuntimeError:
-        story = "".join(traceback.format_exception(error)) if not isinstance(error, dist.DistError) else ""
-        return RuntimeError(
-            f"worker {self.worker} of {self.workers}: {type(error).__name__}: {error}\n{story}"
-        )
-
 
 def _channels(
     group: dist.ProcessGroup, device: torch.device, rounds: int
@@ -161,6 +177,10 @@ def _channels(
 def _like(ranks: list[int], backend: str) -> dist.ProcessGroup:
     everybody = len(ranks) == dist.get_world_size()
     return dist.new_group(ranks, backend=backend, use_local_synchronization=not everybody)
+
+
+def _future(device: torch.device) -> torch.futures.Future[torch.Tensor]:
+    return torch.futures.Future(devices=[device] if device.type == "cuda" else [])
 
 
 def _part(memory: dict[str, Memory], span: slice) -> dict[str, Memory]:
