@@ -26,5 +26,7 @@ for step in range(100):
 
 if dist.get_rank() == 0:
     stats = attachment.stats()
-    print(f"{stats.steps} steps, {stats.sent / 1e6:.1f} MB sent, {stats.seconds['waiting']:.2f} s spent waiting")
+    print(
+        f"{stats.steps} steps, {stats.sent / 1e6:.1f} MB sent, {stats.seconds['waiting']:.2f} s spent waiting"
+    )
 dist.destroy_process_group()

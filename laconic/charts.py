@@ -194,7 +194,7 @@ def _numbered(labels: Iterable[str], colors: Sequence[str]) -> Styles:
 
 
 def _evaluations(rows: Iterable[Row]) -> list[Spec]:
-    """The points of every row's mean curve, as chart data."""
+    """The points of every row's mean curve, as chart data; that of the untrained model would flatten the rest."""
     return [
         {
             "label": row.label,
@@ -207,7 +207,7 @@ def _evaluations(rows: Iterable[Row]) -> list[Spec]:
             "first": index == 0,
         }
         for row in rows
-        for index, point in enumerate(curve(row.runs))
+        for index, point in enumerate(point for point in curve(row.runs) if point.step > 0)
     ]
 
 

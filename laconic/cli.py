@@ -67,7 +67,7 @@ def _describe_train(parser: argparse.ArgumentParser) -> None:
 
 
 def _describe_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", nargs="?", default="digits", help="digits, fashion or text (default: digits)")
+    parser.add_argument("task", nargs="?", help="digits, fashion or text (default: digits --size wide)")
     parser.add_argument(
         "--techniques", nargs="+", default=ROWS.split(), metavar="SPEC", help=f"(default: {ROWS})"
     )
@@ -85,7 +85,7 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=["sgd", "adam"])
     parser.add_argument("--eval-every", type=int, metavar="STEPS")
     parser.add_argument("--split", default="iid", help="iid, labels:2 or dirichlet:0.3")
-    parser.add_argument("--size", default="default", help="the model's, for tasks that have several")
+    parser.add_argument("--size", help="the model's, for tasks that have several")
     parser.add_argument("--data", help="where fashion's files are")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where records and the report go")
 
@@ -96,6 +96,8 @@ def _train(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     _check_positive(options, "seeds")
+    if options.task is None:
+        options.task, options.size = "digits", options.size or "wide"
     _run_all(options, tuple(options.techniques), tuple(range(options.seeds)))
 
 
@@ -127,7 +129,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     from laconic.train import Settings
 
     _check_positive(options, "workers", "steps", "batch", "lr", "eval_every")
-    task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=options.size)
+    size = options.size or "default"
+    task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=size)
     split = tasks.parse_split(options.split)
     tuned = {name: _given(options, name, getattr(task.defaults, name)) for name in TUNED}
     next(task.batches(0, options.workers, batch=tuned["batch"], seed=0, split=split))  # fails now, if at all
@@ -137,7 +140,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         workers=options.workers,
         record="",
         split=str(split),
-        size=options.size,
+        size=size,
         data=options.data,
         link=options.link,
         **tuned,

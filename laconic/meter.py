@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd import profiler
 from torch.profiler import record_function
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ class Meter:
     def phase(self, name: str) -> Iterator[None]:
         """The block's time belongs to phase `name`; it shows in torch.profiler as `laconic.<name>`."""
         start = self.mark()
-        with record_function(f"laconic.{name}"):
+        # A range costs more than a small phase, so it is opened only for a profiler that would see it.
+        with (
+            record_function(f"laconic.{name}") if profiler._is_profiler_enabled else contextlib.nullcontext()
+        ):
             yield
         self.add(name, start)
 

@@ -1,6 +1,6 @@
 """What there is to train: a model, its loss, its batches and its evaluation, with defaults that train well.
 
-* digits: a small perceptron on 8×8 digits. Seconds.
+* digits: a perceptron on 8×8 digits, small (seconds) or wide (2.2 M parameters: little to compute, much to send).
 * fashion: a convolutional network of 3.8 M parameters on Fashion-MNIST. Minutes.
 * text: a byte-level transformer on the Python standard library's source, in three sizes.
 
@@ -37,11 +37,16 @@ __all__ = ["IID", "NAMES", "Batch", "Defaults", "Split", "Task", "load", "parse_
 
 NAMES = ("digits", "fashion", "text")
 _EVALUATED_AT_ONCE = 128
-_SIZES = {  # of text's transformer: width, depth, heads, context
+_PERCEPTRONS = {  # widths of the two hidden layers
+    "default": (128, 64),
+    "wide": (2048, 1024),
+}
+_TRANSFORMERS = {  # width, depth, heads, context
     "small": (64, 4, 4, 64),
     "default": (256, 4, 4, 128),
     "large": (384, 6, 6, 128),
 }
+_SIZES = {"digits": tuple(_PERCEPTRONS), "fashion": ("default",), "text": tuple(_TRANSFORMERS)}
 
 
 @dataclass(frozen=True)
@@ -108,19 +113,21 @@ class Task:
 
 
 def load(name: str, *, data: Path | None = None, size: str = "default") -> Task:
-    """The task of that name; `data` is the directory of fashion's files, `size` that of text's model."""
+    """The task of that name; `data` is the directory of fashion's files, `size` the model's."""
     _check_choice("task", name, NAMES)
-    _check_choice(f"{name} size", size, tuple(_SIZES) if name == "text" else ("default",))
+    _check_choice(f"{name} size", size, _SIZES[name])
     if name == "fashion":
         return _fashion(data)
     if data is not None:
         raise ValueError(f"task {name} has its own data and would not read {data}; leave out --data")
-    return _digits() if name == "digits" else _text(size)
+    return _digits(size) if name == "digits" else _text(size)
 
 
-def _digits() -> Task:
-    defaults = Defaults(steps=300, batch=32, lr=0.1, momentum=0.9, optimizer="sgd", eval_every=20)
-    return Task("digits", "accuracy", defaults, *datasets.digits(), build=_perceptron)
+def _digits(size: str) -> Task:
+    steps, lr = (300, 0.1) if size == "default" else (60, 0.05)
+    defaults = Defaults(steps, batch=32, lr=lr, momentum=0.9, optimizer="sgd", eval_every=steps // 15)
+    build = partial(_perceptron, *_PERCEPTRONS[size])
+    return Task("digits", "accuracy", defaults, *datasets.digits(), build=build)
 
 
 def _fashion(data: Path | None) -> Task:
@@ -129,17 +136,17 @@ def _fashion(data: Path | None) -> Task:
 
 
 def _text(size: str) -> Task:
-    width, depth, heads, context = _SIZES[size]
+    width, depth, heads, context = _TRANSFORMERS[size]
     defaults = Defaults(steps=400, batch=4, lr=1e-3, momentum=0.9, optimizer="adam", eval_every=50)
     build = partial(_Transformer, width, depth, heads, context)
     return Task("text", "loss", defaults, *datasets.source_text(context), build=build)
 
 
-def _perceptron() -> nn.Module:
+def _perceptron(first: int, second: int) -> nn.Module:
     return nn.Sequential(
-        *[nn.Linear(64, 128), nn.ReLU()],
-        *[nn.Linear(128, 64), nn.ReLU()],
-        nn.Linear(64, 10),
+        *[nn.Linear(64, first), nn.ReLU()],
+        *[nn.Linear(first, second), nn.ReLU()],
+        nn.Linear(second, 10),
     )
 
 

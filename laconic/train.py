@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -160,7 +161,9 @@ class Worker:
 
     def _evaluate(self, step: int, elapsed: float) -> None:
         if self.record is not None:
+            torch.set_num_threads(os.cpu_count() or 1)  # the others are waiting
             values = self.task.evaluate(self.model.module)
+            torch.set_num_threads(1)
             tx, sent = self.traffic.total()
             self.record.write("eval", step=step, seconds=elapsed, tx=tx, sent=sent, **values)
         dist.barrier()

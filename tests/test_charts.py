@@ -110,8 +110,15 @@ def test_the_target_is_a_rule(rows: list[records.Row]) -> None:
     assert [rule["data"]["values"] for rule in rules] == [[{"target": rows[0].target}]]
 
 
+def test_the_untrained_model_is_not_drawn(tmp_path: Path) -> None:
+    lines = [evaluation(0, 0.1, 0.0), evaluation(5, 0.8, 1.0), evaluation(9, 0.9, 2.0)]
+    rows = records.summarize([labeled(tmp_path / "a.jsonl", "THC", *lines)])
+    values = charts.metric_by_seconds(rows, charts.styles(rows))["data"]["values"]
+    assert [(value["step"], value["first"]) for value in values] == [(5, True), (9, False)]
+
+
 def test_bytes_of_zero_stay_off_the_logarithmic_axis(tmp_path: Path) -> None:
-    lines = [evaluation(0, 0.1, 0.0, tx=0), evaluation(1, 0.5, 1.0, tx=10), evaluation(2, 0.6, 2.0, tx=None)]
+    lines = [evaluation(3, 0.1, 0.0, tx=0), evaluation(4, 0.5, 1.0, tx=10), evaluation(5, 0.6, 2.0, tx=None)]
     rows = records.summarize([labeled(tmp_path / "a.jsonl", "THC", *lines)])
     values = charts.metric_by_bytes(rows, charts.styles(rows))["data"]["values"]
     assert [value["x"] for value in values] == [10]

@@ -47,6 +47,7 @@ def test_importing_tasks_loads_no_data_library():
     ("name", "size", "count"),
     [
         ("digits", "default", 17_226),
+        ("digits", "wide", 2_241_546),
         pytest.param("fashion", "default", 3_761_034, marks=installed),
         ("text", "small", 237_184),
         ("text", "default", 3_323_648),
@@ -152,7 +153,7 @@ def test_batches_refuse_what_makes_no_sense_before_the_first_is_drawn(change, me
         (
             "digits",
             {"size": "small"},
-            "unknown digits size 'small', nearest to 'default'; choose from default",
+            "unknown digits size 'small', nearest to 'default'; choose from default, wide",
         ),
         (
             "text",

@@ -20,6 +20,9 @@ if native is not None and "LACONIC_ISA" in os.environ:
     native.choose(os.environ["LACONIC_ISA"])
 
 
+LIBRARY = torch.library.Library("laconic", "DEF")
+
+
 def description() -> str:
     """What serves the ops on the CPU, for run headers and `laconic doctor`."""
     if native is None:
@@ -28,14 +31,20 @@ def description() -> str:
 
 
 def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
-    """Declares the op `laconic::<name>`; the decorated body stays reachable as its `reference`."""
+    """Declares the op `laconic::<name>`; the decorated body stays reachable as its `reference`.
+
+    `torch.library.Library` rather than `custom_op`: a call costs a few microseconds instead of a hundred, and
+    the first one does not load torch's compiler.
+    """
 
     def declare(function: Callable[..., Any]) -> Any:
         name = function.__name__
-        declared: Any = torch.library.custom_op(f"laconic::{name}", function, mutates_args=mutates)
-        declared.reference = function
+        LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=mutates))
+        LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         if native is not None:
-            declared.register_kernel("cpu")(getattr(native, name))
+            LIBRARY.impl(name, getattr(native, name), "CPU")
+        declared: Any = getattr(torch.ops.laconic, name).default
+        declared.reference = function
         return declared
 
     return declare
