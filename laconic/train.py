@@ -263,3 +263,5 @@ def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # torch 2.13 with gloo aborts now and then while Python shuts down, without Laconic too
