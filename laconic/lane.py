@@ -89,8 +89,8 @@ class Lane(abc.ABC):
             self._begin(traveler)
 
     def _end(self, traveler: _Traveler) -> None:
+        traveler.done()  # if this raises, the traveler is still one of those to be told
         self._traveling.discard(traveler)
-        traveler.done()
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

@@ -2,6 +2,7 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from toys import network, parallel, train
 from workers import run
 
@@ -80,3 +81,33 @@ def test_listeners_hear_of_every_step_what_it_added():
         assert all(stats.steps == 1 for _, stats in heard)
         assert sum(stats.seconds["encode"] for _, stats in heard) == pytest.approx(total.seconds["encode"])
         assert set(total.seconds) == {"encode", "up", "combine", "down", "decode", "waiting"}
+
+
+def _listener_that_fails():
+    attachment = laconic.attach(model := parallel(), Dense())
+    attachment.on_step(_broken)
+    try:
+        train(model, range(1))
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def _broken(step, stats):
+    raise OSError("the disk is full")
+
+
+def test_a_listener_that_fails_is_heard_of():
+    for worker, said in enumerate(run(2, _listener_that_fails)):
+        assert f"worker {worker} of 2: OSError: the disk is full" in said
+
+
+def _ended_early():
+    attachment = laconic.attach(model := parallel(), Dense())
+    train(model, range(1))
+    dist.destroy_process_group()
+    attachment.detach()
+
+
+def test_detaching_after_torch_distributed_has_ended_is_harmless():
+    run(2, _ended_early)
