@@ -11,7 +11,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from laconic.records import Row, Run, curve, settled
+from laconic.records import Run
+from laconic.summary import Row, curve, settled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from test_records import HEADER, Line, evaluation, header, run, step, synthetic, write
+from recorded import HEADER, THC, Line, evaluation, header, rows_of, step, synthetic, technique, write
 
 from laconic import records, report
 
@@ -55,81 +55,9 @@ def browse(page: Path, folder: Path, *options: str) -> tuple[str, list[str]]:
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
-def technique(path: Path, seconds: float, sent: int, **changes: object) -> records.Run:
-    """A run that reaches 90 % after so many seconds and bytes."""
-    return run(path, step(1, tx=sent), evaluation(1, 0.9, seconds, tx=sent), **changes)
-
-
-def rows_of(tmp_path: Path, *others: Line, plain: tuple[float, int] = (10.0, 1000)) -> list[records.Row]:
-    """Rows of plain DDP and of others, each a change of header with its seconds and bytes."""
-    runs = [technique(tmp_path / "plain.jsonl", *plain)]
-    for number, other in enumerate(others):
-        changes = {name: value for name, value in other.items() if name not in ("seconds", "sent")}
-        path = tmp_path / f"{number}.jsonl"
-        runs.append(technique(path, other["seconds"], other["sent"], spec=str(number), **changes))
-    return records.summarize(runs)
-
-
 def words_of(runs: list[records.Run]) -> str:
     """The text that a reader of the report sees."""
     return " ".join(" ".join(Outline(report.page(runs)).words).split())
-
-
-THC: Line = {"label": "THC", "family": "laconic"}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "sent", "expected"),
-    [
-        (2.5, 125, "THC reached 89.5 % 4.0× sooner than plain DDP, with 8.0× fewer bytes."),
-        (12.0, 500, "THC took 1.2× as long as plain DDP to reach 89.5 %, with 2.0× fewer bytes."),
-        (10.1, 1010, "THC reached 89.5 % in about the same time as plain DDP, with about as many bytes."),
-        (5.0, 3000, "THC reached 89.5 % 2.0× sooner than plain DDP, with 3.0× the bytes."),
-    ],
-)
-def test_the_headline_is_honest(tmp_path: Path, seconds: float, sent: int, expected: str) -> None:
-    rows = rows_of(tmp_path, THC | {"seconds": seconds, "sent": sent})
-    assert report.headline(rows).replace("\u00a0", " ") == expected
-
-
-def test_the_headline_names_a_peer_that_was_sooner(tmp_path: Path) -> None:
-    peer = {"label": "PowerSGD", "family": "peer", "seconds": 1.0, "sent": 10}
-    rows = rows_of(tmp_path, THC | {"seconds": 5.0, "sent": 500}, peer)
-    assert report.headline(rows).endswith(" PowerSGD was sooner still, after 1.00\u00a0s.")
-
-
-def test_the_headline_says_that_the_target_was_missed(tmp_path: Path) -> None:
-    weak = run(tmp_path / "weak.jsonl", evaluation(1, 0.5, 1.0), spec="weak", label="weak", family="laconic")
-    rows = records.summarize([technique(tmp_path / "plain.jsonl", 9.0, 9), weak])
-    assert report.headline(rows).startswith("No other technique reached 89.5")
-
-
-def test_the_headline_of_a_run_without_evaluations_sets_no_target(tmp_path: Path) -> None:
-    rows = records.summarize([run(tmp_path / "plain.jsonl", step(1))])
-    assert report.headline(rows) == "plain DDP sets no target: it has no finite evaluation."
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0 B"),
-        (999.0, "999 B"),
-        (999.7, "1.00 kB"),
-        (2_900_000, "2.90 MB"),
-        (4.58e9, "4.58 GB"),
-        (3e15, "3000 TB"),
-    ],
-)
-def test_bytes_have_three_digits_and_a_unit(value: float, text: str) -> None:
-    assert report.bytes_text(value).replace("\u00a0", " ") == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0 s"), (0.4123, "0.412 s"), (83.0, "83.0 s"), (900.0, "15.0 min"), (9000.0, "2.50 h")],
-)
-def test_seconds_have_three_digits_and_a_unit(value: float, text: str) -> None:
-    assert report.seconds_text(value).replace("\u00a0", " ") == text
 
 
 def test_the_table_marks_the_baseline_and_the_best(tmp_path: Path) -> None:
