@@ -1,0 +1,68 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from laconic.compare import Plan, compare, is_complete
+from laconic.train import Settings
+
+BASE = Settings(
+    task="digits",
+    spec="",
+    workers=2,
+    record="",
+    steps=2,
+    batch=8,
+    lr=0.1,
+    momentum=0.9,
+    optimizer="sgd",
+    eval_every=2,
+)
+
+
+class _Lab:
+    isolated, interface, shaped, note = True, "eth0", False, None
+
+
+class _Watcher:
+    def __init__(self):
+        self.started = []
+
+    def start(self, settings):
+        self.started.append((settings.spec, settings.seed))
+
+    def finish(self):
+        pass
+
+
+def _finished(settings, lines='{"kind": "header"}\n{"kind": "end"}\n'):
+    Path(settings.record).write_text(lines)
+    settings.save(Path(settings.record).with_suffix(".json"))
+
+
+def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
+    runs = Plan(BASE, ("ddp", "dense:dtype=bf16"), (0, 1)).runs(tmp_path, _Lab())
+    for settings in runs:
+        _finished(settings)
+    watcher = _Watcher()
+    records = compare(runs, _Lab(), watcher)
+    assert watcher.started == [("ddp", 0), ("dense:dtype=bf16", 0), ("ddp", 1), ("dense:dtype=bf16", 1)]
+    assert len(set(records)) == 4
+
+
+def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
+    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    assert not is_complete(settings)
+    _finished(settings, lines='{"kind": "header"}\n')
+    assert not is_complete(settings)
+    _finished(settings)
+    assert is_complete(settings)
+    assert not is_complete(dataclasses.replace(settings, lr=0.2))
+
+
+def test_a_bad_technique_is_refused_before_anything_runs(tmp_path):
+    runs = Plan(BASE, ("ddp", "dence"), (0,)).runs(tmp_path, _Lab())
+    watcher = _Watcher()
+    with pytest.raises(ValueError, match="unknown technique 'dence'"):
+        compare(runs, _Lab(), watcher)
+    assert watcher.started == []

@@ -1,0 +1,104 @@
+import json
+
+import pytest
+import torch
+from workers import run
+
+from laconic import records, train
+from laconic.compare import execute
+from laconic.lab import Lab
+from laconic.train import Settings, Traffic
+
+TUNED = {"steps": 4, "batch": 8, "lr": 0.05, "momentum": 0.9, "optimizer": "sgd", "eval_every": 2}
+
+
+class _Silent:
+    def look(self):
+        pass
+
+
+def _settings(tmp_path, **changes):
+    basic = {"task": "digits", "spec": "dense", "workers": 2, "record": str(tmp_path / "run.jsonl")}
+    return Settings(**basic | TUNED | changes)
+
+
+@pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
+def test_the_meter_agrees_with_the_interface_within_5_percent(tmp_path, rate):
+    bits = {"100mbit": 10**8, "1gbit": 10**9}[rate]
+    with Lab([bits, bits]) as lab:
+        if not lab.isolated:
+            pytest.skip(lab.note)
+        settings = _settings(tmp_path, size="wide", link=rate, interface=lab.interface)
+        execute(settings, lab, _Silent())
+    steps = records.read(tmp_path / "run.jsonl").steps
+    for metered, counted in (("sent", "tx"), ("received", "rx")):
+        ours, theirs = (sum(getattr(step, name) for step in steps) for name in (metered, counted))
+        assert theirs * 0.95 <= ours <= theirs
+
+
+def _work(path):
+    settings = Settings(**json.loads(path.read_text()))
+    worker = train.Worker(settings)
+    worker.run()
+    return train.checksum(worker.model), next(worker.batches).targets.tolist()
+
+
+def _run(tmp_path, **changes):
+    settings = _settings(tmp_path, **changes)
+    results = run(2, _work, settings.save(tmp_path / "run.json"))
+    return results, records.read(tmp_path / "run.jsonl")
+
+
+def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(tmp_path):
+    results, record = _run(tmp_path)
+    assert record.header.technique == "Dense(dtype='fp32', error_feedback=False, place=Peers())"
+    assert record.header.family == "laconic"
+    assert [step.step for step in record.steps] == [1, 2, 3, 4]
+    assert [point.step for point in record.evals] == [0, 2, 4]
+    assert record.end.replicas_equal
+    assert {checksum for checksum, _ in results} == {record.end.checksum}
+    assert record.end.seconds == pytest.approx(sum(step.seconds for step in record.steps))
+    for step in record.steps:
+        assert step.phases["compute"] + step.phases["waiting"] == pytest.approx(step.seconds)
+        assert {"encode", "up", "combine", "down", "decode"} <= set(step.phases)
+        assert step.sent > 0
+    assert record.evals[-1].sent == sum(step.sent for step in record.steps)
+
+
+def test_every_technique_sees_the_same_batches_and_workers_different_ones(tmp_path):
+    dense, _ = _run(tmp_path, spec="dense:dtype=bf16")
+    plain, _ = _run(tmp_path, spec="ddp")
+    assert [batch for _, batch in dense] == [batch for _, batch in plain]
+    assert plain[0][1] != plain[1][1]
+
+
+def test_the_learning_rate_falls_to_zero_along_a_cosine(tmp_path):
+    rates = run(1, _rates, _settings(tmp_path, workers=1).save(tmp_path / "run.json"))[0]
+    assert rates == pytest.approx([0.05, 0.05 * 0.853553, 0.025, 0.05 * 0.146447], rel=1e-4)
+
+
+def _rates(path):
+    worker = train.Worker(Settings(**json.loads(path.read_text())))
+    rates = []
+    for step in range(1, 5):
+        worker._step(step, next(worker.batches))
+        rates.append(worker.optimizer.param_groups[0]["lr"])
+    return rates
+
+
+def test_one_changed_bit_changes_the_checksum():
+    model = torch.nn.Linear(3, 3)
+    before = train.checksum(model)
+    with torch.no_grad():
+        model.bias[0] = torch.nextafter(model.bias[0], torch.tensor(10.0))
+    assert train.checksum(model) != before
+
+
+def test_traffic_in_a_pause_is_left_out(monkeypatch):
+    counters = iter([(0, 0), (100, 10), (150, 20), (250, 30)])
+    monkeypatch.setattr(train, "interface_counters", lambda _: next(counters))
+    traffic = Traffic("eth0", None)
+    assert traffic.step()[0] == (100, 10)
+    traffic.pause()
+    assert traffic.step()[0] == (100, 10)
+    assert traffic.total() == (200, None)
