@@ -50,7 +50,7 @@ class Dense:
         return ("residual",) if self.error_feedback else ()
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """Pieces of somewhat under a mebibyte on the wire."""
+        """Pieces of about half a mebibyte on the wire."""
         return even_pieces(bucket, workers, width=PIECE_BYTES // (self._wire(bucket).itemsize * workers))
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from laconic.places import Place
 
-PIECE_BYTES = 3 << 18  # large enough to amortize a round trip, small enough to keep both directions busy
+PIECE_BYTES = 1 << 19  # large enough to amortize a round trip, small enough to keep both directions busy
 
 Messages: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 """Bytes: rows of one tensor when all messages have one size that everybody knows, else one tensor each."""
