@@ -1,0 +1,66 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laconic import rng
+
+SMALL = st.integers(0, 2**31)
+
+
+@given(seed=SMALL, step=SMALL, where=SMALL)
+def test_keys_depend_on_integers_alone_and_never_mix_purposes(seed, step, where):
+    assert rng.shared(seed, step, where) == rng.shared(seed, step, where) < 2**32
+    assert rng.shared(seed, step, where) != rng.own(seed, step, where)
+
+
+def test_every_integer_changes_the_key():
+    keys = {
+        rng.own(*integers)
+        for integers in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1), (0, 0, 0, 2)]
+    }
+    assert len(keys) == 6
+
+
+def test_a_stream_is_fixed_forever():
+    """Other backends and saved runs rely on these words."""
+    assert rng.words(5, 4).tolist() == [1548080446, 2816725947, 2492178918, 3931332538]
+    assert (rng.shared(1, 2, 3), rng.own(1, 2, 3)) == (1649902184, 3652931244)
+
+
+def test_torchs_generator_is_left_alone():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    rng.uniform(rng.own(0, 0, 0), 1000)
+    rng.signs(rng.shared(0, 0), 1000)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 1000])
+def test_a_shorter_draw_is_the_beginning_of_a_longer_one(count):
+    assert torch.equal(rng.signs(9, count), rng.signs(9, 2000)[:count])
+    assert torch.equal(rng.uniform(9, count), rng.uniform(9, 2000)[:count])
+
+
+def test_signs_are_fair_and_independent():
+    count = 1 << 20
+    signs = torch.stack([rng.signs(rng.shared(0, step), count) for step in range(8)])
+    bound = 5 * count**-0.5  # five standard deviations of a mean of fair signs
+    assert signs.abs().min() == 1
+    assert signs.mean(1).abs().max() < bound
+    gram = signs @ signs.T / count
+    assert (gram - torch.eye(8)).abs().max() < bound
+    assert (signs[:, 1:] * signs[:, :-1]).mean(1).abs().max() < bound
+
+
+def test_uniform_numbers_are_uniform_and_private_to_a_worker():
+    count = 1 << 20
+    draws = torch.stack([rng.uniform(rng.own(0, 3, worker), count) for worker in range(4)]).double()
+    assert draws.min() > 0
+    assert draws.max() < 1
+    centered = (draws - 0.5) * 12**0.5
+    gram = centered @ centered.T / count
+    assert (gram - torch.eye(4)).abs().max() < 5 * count**-0.5
+    counts = torch.histc(draws[0], 64, 0, 1)
+    chi_squared = ((counts - count / 64) ** 2 / (count / 64)).sum()
+    assert chi_squared < 63 + 5 * (2 * 63) ** 0.5
