@@ -21,7 +21,7 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Memory, Messages, Technique, Turn
+from laconic.technique import Bucket, Memory, Messages, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -65,7 +65,7 @@ class Exchange:
         self._device = device
         self._measure_error = measure_error
         self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
-        rounds = technique.place.rounds(technique.varies) + measure_error
+        rounds = technique.place.rounds(technique.varies) + isinstance(technique, Surveyor) + measure_error
         self._groups, self._carrier = _channels(group, device, rounds)
         self.meter = Meter(on_stream=self._carrier.type == "cuda")
         self._reported = Stats()
@@ -115,6 +115,8 @@ class Exchange:
         exact = grad.to(torch.float32, copy=True) if self._measure_error else None
         if exact is not None:
             yield _sum(exact)
+        if isinstance(self._technique, Surveyor):
+            turn.agreed = yield from self._survey(self._technique, turn, grad)
         with self.meter.phase("encode"):
             messages = _move(self._technique.encode(turn, grad), self._carrier)
         replies = yield from self._technique.place.exchange(
@@ -126,6 +128,14 @@ class Exchange:
             exact /= self.workers
             step.error += float((grad - exact).square().sum())
             step.length += float(exact.square().sum())
+
+    def _survey(
+        self, technique: Surveyor, turn: Turn, grad: torch.Tensor
+    ) -> Generator[Transfer, None, torch.Tensor]:
+        with self.meter.phase("encode"):
+            numbers = technique.survey(turn, grad).to(self._carrier)
+        yield from self._technique.place.agree(numbers, self.workers)
+        return numbers.to(self._device)
 
     def _combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         with self.meter.phase("combine"):

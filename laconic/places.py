@@ -50,6 +50,9 @@ class Place(Protocol):
     def rounds(self, varies: bool) -> int:
         """How many transfers one exchange takes, with message sizes that vary or not."""
 
+    def agree(self, numbers: torch.Tensor, workers: int) -> Generator[Transfer, None, None]:
+        """`numbers` are the largest of all workers', one by one."""
+
     def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
         """The replies for all shards; message k is about shard k."""
 
@@ -63,6 +66,15 @@ class Peers:
     def rounds(self, varies: bool) -> int:
         """Up and down, each preceded by sizes where they vary."""
         return 4 if varies else 2
+
+    def agree(self, numbers: torch.Tensor, workers: int) -> Generator[Transfer, None, None]:
+        """An all-reduce, which passes every number around a ring twice."""
+
+        def start(group: dist.ProcessGroup) -> dist.Work:
+            return dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)
+
+        around = 2 * numbers.nbytes * (workers - 1) // workers
+        yield Transfer("agree", start, around, around)
 
     def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
         """Message k goes to worker k, whose reply goes to all."""

@@ -6,6 +6,7 @@ attachment and is handed to it (`state.py`); where messages are combined is its 
 A bucket of gradients travels as pieces, each a run of the bucket's coordinates. A piece is cut into one shard
 per worker, so that every worker can combine one shard. For every piece and step there is one turn:
 
+    technique.survey(turn, grad)                     only where workers must first agree on something
     messages = technique.encode(turn, grad)          one message a shard
     reply    = technique.combine(turn, messages)     the messages of one shard, one a worker
     technique.decode(turn, replies, grad)            one reply a shard; the result is written into grad
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -89,6 +90,8 @@ class Turn:
     step: int
     worker: int
     memory: dict[str, Memory] = field(default_factory=dict)
+    agreed: torch.Tensor | None = None
+    """What the workers agreed on, for a technique that surveys them."""
 
 
 class Technique(Protocol):
@@ -121,6 +124,14 @@ class Technique(Protocol):
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` holds the result, the same on every worker."""
+
+
+@runtime_checkable
+class Surveyor(Protocol):
+    """A technique whose workers agree on some numbers before they encode."""
+
+    def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
+        """This worker's numbers; `turn.agreed` will be the largest of all workers', one by one."""
 
 
 def even_pieces(bucket: Bucket, shards: int, *, width: int, align: int = 1) -> list[Piece]:

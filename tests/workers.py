@@ -3,6 +3,7 @@
 Processes are forked from a server that has torch loaded, so that a group of eight starts in a moment.
 """
 
+import contextlib
 import multiprocessing
 import pickle
 import tempfile
@@ -60,4 +61,7 @@ def _work(pipe, directory, rank, workers, function, arguments):
         answer = (False, function(*arguments))
     except BaseException:
         answer = (True, f"worker {rank} of {workers}\n{traceback.format_exc()}")
+    if not answer[0] and dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # another worker may have failed
+            dist.barrier()  # whoever leaves first closes connections that others are still making
     pipe.send_bytes(pickle.dumps(answer))  # not send(): that would share tensors' memory, which ends with us

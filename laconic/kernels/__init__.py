@@ -41,7 +41,7 @@ def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
         name = function.__name__
         LIBRARY.define(name + torch.library.infer_schema(function, mutates_args=mutates))
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-        if native is not None:
+        if hasattr(native, name):
             LIBRARY.impl(name, getattr(native, name), "CPU")
         declared: Any = getattr(torch.ops.laconic, name).default
         declared.reference = function
