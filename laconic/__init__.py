@@ -12,7 +12,19 @@ from laconic.meter import Stats
 from laconic.places import Peers
 from laconic.telemetry import JsonLines, TensorBoard, header
 from laconic.telemetry import installed_version as _installed_version
+from laconic.thc import THC
 
 __version__ = _installed_version()
 
-__all__ = ["Attachment", "Dense", "Hook", "JsonLines", "Peers", "Stats", "TensorBoard", "attach", "header"]
+__all__ = [
+    "THC",
+    "Attachment",
+    "Dense",
+    "Hook",
+    "JsonLines",
+    "Peers",
+    "Stats",
+    "TensorBoard",
+    "attach",
+    "header",
+]

@@ -30,24 +30,32 @@ def own(seed: int, step: int, worker: int, *where: int) -> int:
     return _key(b"own", seed, step, worker, *where)
 
 
-def words(key: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The stream's first `count` words, uniform below 2^32, as int64."""
-    word = (torch.arange(count, device=device) + key) & LOW
+def words(key: int, count: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
+    """The stream's words `start` to `start + count - 1`, uniform below 2^32, as int64."""
+    word = (torch.arange(start, start + count, device=device) + key) & LOW
     word = ((word ^ (word >> 16)) * MULTIPLIERS[0]) & LOW
     word = ((word ^ (word >> 15)) * MULTIPLIERS[1]) & LOW
     return word ^ (word >> 16)
 
 
-def signs(key: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """`count` signs, +1 or -1: bit i % 32 of word i // 32, where a set bit is -1."""
-    bits = words(key, -(-count // 32), device).unsqueeze(1) >> torch.arange(32, device=device)
-    return (1 - 2 * (bits & 1)).flatten()[:count].float()
+def signs(key: int, count: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Signs `start` to `start + count - 1`: sign i is bit i % 32 of word i // 32, and a set bit is -1."""
+    return (1 - 2 * _parts(key, count, start, 1, device)).float()
 
 
-def uniform(key: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """`count` numbers in (0, 1), centers of 2^16 equal steps: half i % 2 of word i // 2, the low one first."""
-    halves = words(key, -(-count // 2), device).unsqueeze(1) >> torch.tensor([0, 16], device=device)
-    return ((halves & 0xFFFF).flatten()[:count].float() + 0.5) * 2.0**-16
+def uniform(key: int, count: int, start: int = 0, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Numbers in (0, 1), centers of 2^16 equal steps: number i is half i % 2 of word i // 2, the low one first."""
+    return (_parts(key, count, start, 16, device).float() + 0.5) * 2.0**-16
+
+
+def _parts(key: int, count: int, start: int, bits: int, device: torch.device | str) -> torch.Tensor:
+    """The stream as integers of so many bits, from number `start` on."""
+    each = 32 // bits
+    first = start // each
+    drawn = words(key, -(-(start + count) // each) - first, first, device)
+    shifts = torch.arange(0, 32, bits, device=device)
+    parts = ((drawn.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten()
+    return parts[start - first * each :][:count]
 
 
 def _key(purpose: bytes, *integers: int) -> int:

@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from laconic.attach import attach
 from laconic.dense import Dense
+from laconic.thc import THC
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -123,7 +124,7 @@ class Attached:
         return attach(model, self.technique)
 
 
-TECHNIQUES: dict[str, type[Any]] = {"dense": Dense}
+TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "thc": THC}
 PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
 
 

@@ -3,7 +3,7 @@ import torch
 from toys import parallel, train
 from workers import run
 
-from laconic import Dense, specs
+from laconic import THC, Dense, specs
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,7 @@ from laconic import Dense, specs
         ("fp16", specs.Fp16(), "fp16 hook"),
         ("powersgd:rank=4", specs.PowerSGD(rank=4), "PowerSGD hook, rank 4"),
         ("dense", specs.Attached(Dense()), "Dense"),
+        ("thc:bits=3,tail=0.01", specs.Attached(THC(bits=3, tail=0.01)), "THC bits=3 tail=0.01"),
         (
             "dense:dtype=bf16,error_feedback=true",
             specs.Attached(Dense("bf16", error_feedback=True)),
@@ -28,7 +29,7 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? There are ddp, dense, fp16, powersgd"),
+        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? There are ddp, dense, fp16, powersgd, thc"),
         ("zzz", "unknown technique 'zzz'; There are"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
         ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),

@@ -10,7 +10,8 @@ from toys import flat, grads, loss, parallel, train
 from workers import run
 
 import laconic
-from laconic.technique import Bucket, Memory, Turn
+from laconic.technique import Bucket, Memory, Surveyor, Turn
+from laconic.thc import THC
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ ROWS = [
     Row(laconic.Dense(dtype="bf16"), 2**-7),  # one rounding up, one down, each half a unit of 8 bits
     Row(laconic.Dense(dtype="fp16"), 2**-9),
     Row(laconic.Dense(dtype="bf16", error_feedback=True), 2**-7),
+    Row(THC(block=256), 0.5),
 ]
 every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
 
@@ -70,6 +72,12 @@ def _by_hand(technique, gradients, workers):
         span = slice(piece.start, piece.stop)
         memory = {kind: Memory(*torch.zeros(2, piece.numel)) for kind in technique.remembers}
         turns = [Turn(piece, 0, worker, copy.deepcopy(memory)) for worker in range(workers)]
+        if isinstance(technique, Surveyor):
+            surveys = [
+                technique.survey(turn, grad[span]) for turn, grad in zip(turns, gradients, strict=True)
+            ]
+            for turn in turns:
+                turn.agreed = torch.stack(surveys).amax(0)
         messages = [technique.encode(turn, grad[span]) for turn, grad in zip(turns, gradients, strict=True)]
         shards = [[message[shard] for message in messages] for shard in range(workers)]
         if not technique.varies:
