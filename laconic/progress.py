@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -44,7 +45,7 @@ class RunView:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.state = "waiting"
+        self.state = "queued"
         self.steps: list[float] = []
         self.bytes = 0
         self.loss: float | None = None
@@ -62,6 +63,12 @@ class RunView:
                 self.metric = line.get("accuracy", line["loss"])
 
     @property
+    def label(self) -> str:
+        """The technique, and the seed where it is not the first."""
+        label = specs.parse(self.settings.spec).label
+        return f"{label} (seed {self.settings.seed})" if self.settings.seed else label
+
+    @property
     def step_seconds(self) -> float | None:
         """The median step so far."""
         return statistics.median(self.steps) if self.steps else None
@@ -73,8 +80,7 @@ class RunView:
         size = f"{self.bytes / len(self.steps) / 1e6:.2f} MB" if self.bytes else ""
         loss = f"{self.loss:.3f}" if self.loss is not None else ""
         metric = f"{self.metric:.3f}" if self.metric is not None else ""
-        label = specs.parse(self.settings.spec).label
-        return [label, str(self.settings.seed), self.state, done, step, size, loss, metric]
+        return [self.label, self.state, done, step, size, loss, metric]
 
 
 class LiveTable:
@@ -124,10 +130,11 @@ class LiveTable:
         caption = (
             f"{done} of {len(self._views)} runs done, {_duration(time.monotonic() - self._began)} so far"
         )
-        table = Table(title=self._title, caption=caption, title_justify="left", caption_justify="left")
-        table.add_column("technique", no_wrap=True)
-        for name in ("seed", "state", "steps", "step", "sent a step", "loss", "metric"):
-            table.add_column(name, justify="right")
+        table = Table(title=self._title, caption=caption, box=SIMPLE_HEAD, pad_edge=False)
+        table.title_justify = table.caption_justify = "left"
+        table.add_column("technique")
+        for name in ("state", "steps", "a step", "sent", "loss", "metric"):
+            table.add_column(name, justify="right", no_wrap=True)
         for view in self._views:
             table.add_row(
                 *view.cells(), style="bold" if view is self._current and view.state != "done" else ""

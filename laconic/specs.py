@@ -89,7 +89,7 @@ class PowerSGD:
     @property
     def label(self) -> str:
         """The hook and its rank."""
-        return f"PowerSGD hook, rank {self.rank}"
+        return f"PowerSGD, rank {self.rank}"
 
     def apply(self, model: DistributedDataParallel) -> None:
         """Gradients travel as factors of the given rank."""

@@ -31,7 +31,7 @@ def test_a_tail_gives_complete_lines_once(tmp_path):
 
 
 def _drawn(table):
-    console = Console(width=140, file=io.StringIO(), record=True)
+    console = Console(width=80, file=io.StringIO(), record=True)
     console.print(table._table())
     return console.export_text()
 
@@ -54,7 +54,7 @@ def test_the_table_shows_steps_speed_bytes_and_time_left(tmp_path):
             "0.750",
             "0:04 left",
             "0/10",
-            "waiting",
+            "queued",
         ):
             assert word in text, word
         table.finish()

@@ -11,7 +11,7 @@ from laconic import THC, Dense, specs
     [
         ("ddp", specs.Plain(), "plain DDP"),
         ("fp16", specs.Fp16(), "fp16 hook"),
-        ("powersgd:rank=4", specs.PowerSGD(rank=4), "PowerSGD hook, rank 4"),
+        ("powersgd:rank=4", specs.PowerSGD(rank=4), "PowerSGD, rank 4"),
         ("dense", specs.Attached(Dense()), "Dense"),
         ("thc:bits=3,tail=0.01", specs.Attached(THC(bits=3, tail=0.01)), "THC bits=3 tail=0.01"),
         (
