@@ -8,6 +8,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard laconic/kern
 .PHONY: demo test lint bench clean
 
 demo: $(READY)  ## train side by side over a slow link and write demo/report.html
+	rm -rf demo
 	$(BIN)/laconic compare --out demo
 
 test: lint  ## lint, types and every test

@@ -7,18 +7,21 @@ behind it comes and goes; without one it averages, as DDP does by itself.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange
+from laconic.technique import Bucket
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable
 
     from laconic.technique import Technique
 
@@ -37,12 +40,14 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     slot = _slot(ddp)
     if slot.attachment is not None:
         raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
-    compare(
-        ddp.process_group, repr(technique), [(n, tuple(p.shape), str(p.dtype)) for n, p in parameters.items()]
-    )
+    _cut_once(technique, parameters, dist.get_world_size(ddp.process_group))
+    described = repr(technique) + (" with measure_error" if measure_error else "")
+    shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in parameters.items()]
+    compare(ddp.process_group, described, shapes)
     exchange = Exchange(technique, ddp.process_group, next(iter(parameters.values())).device, measure_error)
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+    named = _named(ddp)  # a parameter frozen after DDP was built still lies in its buckets
+    names = {id(parameter): name for name, parameter in named.items()}
+    sizes = {name: parameter.numel() for name, parameter in named.items()}
     slot.attachment = Attachment(
         technique, exchange, lambda parameter: names[id(parameter)], sizes, slot.clear
     )
@@ -80,10 +85,11 @@ def compare(group: dist.ProcessGroup, technique: str, parameters: object = None)
 class _Slot:
     """The hook that stays on a DDP model, and the attachment it serves, if any."""
 
-    def __init__(self, reducer: object = None, group: Any = None) -> None:
+    def __init__(self, model: DistributedDataParallel | None = None) -> None:
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
-        self.reducer = reducer
-        self.group = group
+        # Weak, because the model's C++ reducer holds this hook, where Python's collector cannot see it.
+        self.model: Callable[[], object] = weakref.ref(model) if model is not None else lambda: None
+        self.group: Any = model.process_group if model is not None else None
         self.attachment: Attachment | None = None
 
     def __call__(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP misreads postponed annotations
@@ -92,7 +98,7 @@ class _Slot:
         return self.attachment.reduce(bucket)
 
     def __reduce__(self) -> tuple[type[_Slot], tuple[()]]:
-        return _Slot, ()  # a copied model has no hook: its slot matches no reducer
+        return _Slot, ()  # a copied model has no hook, and its slot no model
 
     def clear(self) -> None:
         """DDP averages by itself again."""
@@ -101,13 +107,13 @@ class _Slot:
 
 def _slot(ddp: DistributedDataParallel) -> _Slot:
     slot = getattr(ddp, "_laconic", None)
-    if slot is not None and slot.reducer is ddp.reducer:
+    if slot is not None and slot.model() is ddp:
         return slot
     if [hook for hook, _ in ddp._comm_hooks if not isinstance(hook, _Slot)]:
         raise ValueError(
             f"this model already has the communication hook {ddp._comm_hooks[0][0].__qualname__}; DDP takes one"
         )
-    slot = _Slot(ddp.reducer, ddp.process_group)
+    slot = _Slot(ddp)
     ddp.register_comm_hook(None, slot)
     ddp._laconic = slot  # type: ignore[assignment]
     return slot
@@ -127,26 +133,41 @@ def _unwrap(model: nn.Module) -> DistributedDataParallel:
     return ddp
 
 
-def _trained(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """The parameters whose gradients DDP exchanges, by name."""
-    ignored = ddp.parameters_to_ignore
-    named = {
+def _named(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters that DDP may exchange, by the name they have in the model without wrappers."""
+    return {
         name.replace("_orig_mod.", ""): parameter
         for name, parameter in ddp.module.named_parameters()
-        if parameter.requires_grad and name not in ignored
+        if name not in ddp.parameters_to_ignore
     }
-    for name, parameter in named.items():
+
+
+def _trained(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, each of a type and on a device that can be served."""
+    trained = {name: parameter for name, parameter in _named(ddp).items() if parameter.requires_grad}
+    for name, parameter in trained.items():
         if parameter.dtype not in CARRIED:
             raise TypeError(
                 f"parameter {name} is {parameter.dtype}; Laconic carries float32, bfloat16 and float16"
             )
-        if parameter.device != next(iter(named.values())).device:
+        if parameter.device != next(iter(trained.values())).device:
             raise ValueError(
                 f"parameter {name} is on {parameter.device}; all parameters must be on one device"
             )
     for name, module in ddp.module.named_modules():
-        if getattr(module, "sparse", False):
+        if (
+            isinstance(module, nn.Embedding | nn.EmbeddingBag)
+            and module.sparse
+            and module.weight.requires_grad
+        ):
             raise TypeError(
-                f"module {name} has sparse gradients, which cannot be carried; build it with sparse=False"
+                f"{name or type(module).__name__} has sparse gradients, which cannot be carried; "
+                "build it with sparse=False"
             )
-    return named
+    return trained
+
+
+def _cut_once(technique: Technique, parameters: dict[str, nn.Parameter], workers: int) -> None:
+    """`technique` can serve so many workers, or says now why not."""
+    sizes = tuple(parameter.numel() for parameter in parameters.values())
+    technique.cut(Bucket(tuple(parameters), sizes, next(iter(parameters.values())).dtype), workers)

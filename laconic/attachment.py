@@ -27,7 +27,7 @@ class Attachment:
         technique: Technique,
         exchange: Exchange,
         name: Callable[[torch.Tensor], str],
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int] | None,
         detached: Callable[[], None],
     ) -> None:
         self.technique = technique
@@ -36,7 +36,6 @@ class Attachment:
         self._sizes = sizes
         self._detached = detached
         self._close = weakref.finalize(self, exchange.close)
-        self._close.atexit = True
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """A future of the bucket's gradients as all workers have them."""
@@ -66,6 +65,8 @@ class Attachment:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
         technique = type(self.technique).__name__
+        if missing := self.state_dict().keys() - state.keys():
+            raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
         self._check_sizes(state["memory"])
@@ -82,10 +83,13 @@ class Attachment:
 
     def detach(self) -> None:
         """The model is plain DDP again."""
-        self._detached()
-        self._close()
+        if self._close.alive:
+            self._detached()
+            self._close()
 
     def _check_sizes(self, memory: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        if self._sizes is None:
+            return
         for name, value in (item for values in memory.values() for item in values.items()):
             if self._sizes.get(name) != value.numel():
                 raise ValueError(

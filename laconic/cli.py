@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     for name, (describe, run, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         command.set_defaults(run=run)
-        command.add_argument("--debug", action="store_true", help="show tracebacks")
+        command.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
+        )
         describe(command)
     return parser
 
@@ -111,6 +113,8 @@ def _run_all(options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[i
 
     for spec in specs:
         parse(spec)
+        if specs.count(spec) > 1:
+            raise ValueError(f"technique {spec!r} is named {specs.count(spec)} times; name it once")
     base = _settings(options)
     rates = parse_links(options.link, options.workers)
     directory = _directory(options.out or Path("runs") / f"{options.task}-{datetime.now():%Y%m%d-%H%M%S}")
@@ -129,6 +133,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     from laconic.train import Settings
 
     _check_positive(options, "workers", "steps", "batch", "lr", "eval_every")
+    if options.momentum is not None and not 0 <= options.momentum < 1:
+        raise ValueError(f"--momentum is {options.momentum}; it must be at least 0 and below 1")
     size = options.size or "default"
     task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=size)
     split = tasks.parse_split(options.split)
@@ -158,7 +164,7 @@ def _given(options: argparse.Namespace, name: str, default: Any) -> Any:
 def _check_positive(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
-        if value is not None and value <= 0:
+        if value is not None and not value > 0:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be above zero")
 
 

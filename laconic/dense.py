@@ -29,8 +29,8 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Dense:
     """The average of all workers' gradients.
 
-    A gradient narrower than `dtype` travels as it is. `error_feedback` keeps what rounding lost and adds it to
-    the next gradient.
+    A gradient no wider than `dtype` travels as it is. `error_feedback` keeps what rounding a worker's own gradient
+    lost and adds it to the next one; the mean is rounded once more, and that is not kept.
     """
 
     dtype: str = "fp32"
@@ -81,4 +81,4 @@ class Dense:
 
     def _wire(self, bucket: Bucket) -> torch.dtype:
         wire = FORMATS[self.dtype]
-        return wire if wire.itemsize <= bucket.dtype.itemsize else bucket.dtype
+        return wire if wire.itemsize < bucket.dtype.itemsize else bucket.dtype

@@ -82,15 +82,15 @@ class Exchange:
         Buckets come in order, the same on all workers; `last` says that the step has no more.
         """
         pieces, memory = self._pieces(bucket), self.state.memory(bucket, self._device)
-        step = self._count(len(pieces), last)
-        passage = _Passage(grad, _future(self._device), step, len(pieces), bool(memory))
+        step = self._count(max(1, len(pieces)), last)
+        passage = _Passage(grad, _future(self._device), step, max(1, len(pieces)), bool(memory))
+        arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for piece in pieces:
             span = slice(piece.start, piece.stop)
             turn = Turn(piece, step.number, self.worker, _part(memory, span))
-            journey = self._travel(turn, grad[span], step)
-            self._lane.submit(
-                journey, functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
-            )
+            self._lane.submit(self._travel(turn, grad[span], step), arrive, fail)
+        if not pieces:  # a bucket of empty parameters
+            self._lane.submit(_stay(), arrive, fail)
         return passage.future.then(lambda settled: settled.value())  # raises what `set_exception` only stores
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class Exchange:
         if self._measure_error:
             self.meter.error = step.error / step.length if step.length else step.error
         if self.listeners:
-            stats = self.meter.stats()
+            stats = self.meter.stats(wait=False)
             for listener in self.listeners:
                 listener(step.number, stats.since(self._reported))
             self._reported = stats
@@ -181,15 +181,22 @@ def _channels(
     group: dist.ProcessGroup, device: torch.device, rounds: int
 ) -> tuple[list[dist.ProcessGroup], torch.device]:
     """Groups for a lane's transfers, and the device on which messages must lie."""
-    ranks = dist.get_process_group_ranks(group)
     if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
-        return [_like(ranks, "nccl")], device
-    return [_like(ranks, "gloo") for _ in range(rounds)], torch.device("cpu")
+        return [_like(group, "nccl", device)], device
+    return [_like(group, "gloo", device) for _ in range(rounds)], torch.device("cpu")
 
 
-def _like(ranks: list[int], backend: str) -> dist.ProcessGroup:
+def _like(group: dist.ProcessGroup, backend: str, device: torch.device) -> dist.ProcessGroup:
+    """A group of the same workers, with the same patience."""
+    ranks = dist.get_process_group_ranks(group)
+    timeout = group._get_backend(device).options._timeout
     everybody = len(ranks) == dist.get_world_size()
-    return dist.new_group(ranks, backend=backend, use_local_synchronization=not everybody)
+    return dist.new_group(ranks, timeout, backend, use_local_synchronization=not everybody)
+
+
+def _stay() -> Generator[Transfer, None, None]:
+    """A journey that goes nowhere."""
+    yield from ()
 
 
 def _future(device: torch.device) -> torch.futures.Future[torch.Tensor]:

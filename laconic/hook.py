@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """`technique` as a callable `(state, bucket) -> Future`; it opens at the first bucket."""
+    """`technique` as a callable `(state, bucket) -> Future`; it opens at the first bucket.
+
+    Give `process_group` where the DDP model has one of its own: a hook is not told.
+    """
 
     def __init__(self, technique: Technique, process_group: dist.ProcessGroup | None = None) -> None:
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
@@ -67,7 +70,7 @@ class Hook:
         assert group is not None
         compare(group, repr(self.technique))
         exchange = Exchange(self.technique, group, device, measure_error=False)
-        attachment = Attachment(self.technique, exchange, self._name, {}, lambda: None)
+        attachment = Attachment(self.technique, exchange, self._name, None, lambda: None)
         if self._loaded:
             attachment.load_state_dict(self._loaded)
         return attachment

@@ -72,14 +72,18 @@ class Lane(abc.ABC):
         self._thread.join(timeout)
 
     def _run(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-            torch.cuda.set_stream(torch.cuda.Stream())  # never the stream on which backward runs
-        while (event := self._events.get()) is not None:
+        event: Callable[[], None] | None = self._enter_device
+        while event is not None:
             try:
                 event()
             except BaseException as error:  # whatever it is, those who wait for a result must learn of it
                 self._fail(error)
+            event = self._events.get()
+
+    def _enter_device(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            torch.cuda.set_stream(torch.cuda.Stream())  # never the stream on which backward runs
 
     def _depart(self, traveler: _Traveler) -> None:
         self._traveling.add(traveler)

@@ -8,8 +8,9 @@ time that training stands still for communication. Phases overlap, so they need 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,8 @@ class Meter:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._under_way: Counter[str] = Counter()
         self._since: dict[str, float] = {}
-        self._pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._pending: deque[tuple[str, torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._lock = threading.Lock()
 
     def count(self, transfer: Transfer) -> None:
         """The transfer's bytes are counted."""
@@ -102,15 +104,18 @@ class Meter:
         else:
             end = self.mark()
             assert isinstance(end, torch.cuda.Event)
-            self._pending.append((name, start, end))
+            with self._lock:
+                self._pending.append((name, start, end))
+            self._resolve(wait=False)
 
-    def stats(self) -> Stats:
-        """The totals so far."""
-        self._resolve()
+    def stats(self, wait: bool = True) -> Stats:
+        """The totals so far; on a stream, without `wait`, only of what the device has done by now."""
+        self._resolve(wait)
         return Stats(self.steps, self._sent, self._received, dict(self._seconds), self.error)
 
-    def _resolve(self) -> None:
-        pending, self._pending = self._pending, []
-        for name, start, end in pending:
-            end.synchronize()
-            self._seconds[name] += start.elapsed_time(end) / 1000.0
+    def _resolve(self, wait: bool) -> None:
+        with self._lock:
+            while self._pending and (wait or self._pending[0][2].query()):
+                name, start, end = self._pending.popleft()
+                end.synchronize()
+                self._seconds[name] += start.elapsed_time(end) / 1000.0

@@ -141,8 +141,8 @@ def parse(text: str) -> Contestant:
 def nearest(word: str, known: Collection[str]) -> str:
     """The end of an error's sentence: the known word that was probably meant, and all of them."""
     close = get_close_matches(word, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{hint} There are {', '.join(sorted(known))}"
+    hint = f"; did you mean {close[0]!r}? " if close else "; "
+    return f"{hint}(known: {', '.join(sorted(known))})"
 
 
 def _option(kind: type[Any], text: str) -> tuple[str, Any]:

@@ -32,7 +32,7 @@ class State:
         self._kinds = tuple(kinds)
         self._flat: dict[Bucket, dict[str, Memory]] = {}
         self._home: dict[str, tuple[Bucket, slice]] = {}
-        self._loaded: Mapping[str, Mapping[str, torch.Tensor]] = {}
+        self._loaded: Values = {}
         self._written: set[Bucket] = set()
 
     def memory(self, bucket: Bucket, device: torch.device) -> dict[str, Memory]:
@@ -70,7 +70,7 @@ class State:
         self._flat.clear()
         self._home.clear()
         self._written.clear()
-        self._loaded = values
+        self._loaded = {kind: dict(by_name) for kind, by_name in values.items()}
 
     def _settle(self, bucket: Bucket, device: torch.device) -> None:
         flat = {kind: Memory(*torch.zeros(2, bucket.numel, device=device)) for kind in self._kinds}
@@ -78,7 +78,9 @@ class State:
         for kind, (name, span) in itertools.product(self._kinds, spans.items()):
             value = self._value(kind, name)
             if value is not None:
+                _check_size(name, value, span)
                 flat[kind].old[span] = value
+            self._loaded.get(kind, {}).pop(name, None)
         self._flat[bucket] = flat
         self._home.update({name: (bucket, span) for name, span in spans.items()})
         inhabited = {home for home, _ in self._home.values()}
@@ -92,6 +94,14 @@ class State:
             bucket, span = self._home[name]
             return self._flat[bucket][kind].old[span]
         return self._loaded.get(kind, {}).get(name)
+
+
+def _check_size(name: str, value: torch.Tensor, span: slice) -> None:
+    if value.numel() != span.stop - span.start:
+        raise ValueError(
+            f"the checkpoint has {value.numel()} values for {name}, but the model has {span.stop - span.start}; "
+            "load one of the same model"
+        )
 
 
 def _spans(sizes: Sequence[int]) -> list[slice]:

@@ -69,8 +69,12 @@ class Settings:
 
     def save(self, path: Path) -> Path:
         """The file `path`, from which workers read these settings."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1))
+        path.write_text(self.text())
         return path
+
+    def text(self) -> str:
+        """The settings as the file has them."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
 
     def load_task(self) -> Task:
         """The task with its data."""

@@ -330,3 +330,108 @@ def test_the_error_against_the_exact_mean_is_measured_when_asked():
     assert all(1e-7 < error < 1e-5 for _, error in narrow[0])
     assert all(error < 1e-12 for _, error in exact[0])
     assert exact[1] == 2 * narrow[1]
+
+
+def _dropped_models():
+    """Lanes and parameters that are left after models were attached and dropped."""
+    import gc
+    import threading
+
+    for detaches in (True, False):
+        model = parallel()
+        attachment = laconic.attach(model, Dense())
+        train(model, range(1))
+        if detaches:
+            attachment.detach()
+        del model, attachment
+    gc.collect()
+    lanes = sum(thread.name == "laconic-lane" for thread in threading.enumerate())
+    return lanes, sum(isinstance(thing, nn.Parameter) for thing in gc.get_objects())
+
+
+def test_a_dropped_model_is_freed_with_its_lane():
+    assert run(1, _dropped_models) == [(0, 0)]
+
+
+def _old_attachment_detached_again():
+    model = parallel()
+    old = laconic.attach(model, Dense())
+    old.detach()
+    new = laconic.attach(model, Dense())
+    old.detach()
+    train(model, range(2))
+    return new.stats().steps
+
+
+def test_detaching_twice_does_not_touch_a_newer_attachment():
+    assert run(1, _old_attachment_detached_again) == [2]
+
+
+def _only_one_measures():
+    laconic.attach(parallel(), Dense(), measure_error=dist.get_rank() == 1)
+
+
+def test_workers_that_measure_differently_learn_who_differs():
+    with pytest.raises(WorkerError, match=r"worker 1 of 2 attached .* with measure_error"):
+        run(2, _only_one_measures, seconds=30)
+
+
+def _empty_parameter():
+    model = nn.ModuleDict({"layer": nn.Linear(3, 3)})
+    model.register_parameter("empty", nn.Parameter(torch.zeros(0, dtype=torch.bfloat16)))
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    attachment = laconic.attach(ddp, Dense())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            _Through(ddp)(torch.ones(1, 3)).sum().backward()
+    return attachment.stats().steps
+
+
+class _Through:
+    def __init__(self, ddp):
+        self.ddp = ddp
+        ddp.module.forward = lambda x: ddp.module["layer"](x) + ddp.module.empty.sum()
+
+    def __call__(self, x):
+        return self.ddp(x)
+
+
+def test_a_parameter_without_coordinates_holds_nothing_up():
+    assert run(2, _empty_parameter, seconds=30) == [2, 2]
+
+
+def _frozen_after_wrapping():
+    model = parallel(find_unused_parameters=True)
+    model.module[0].weight.requires_grad_(False)
+    laconic.attach(model, Dense())
+    return len(train(model, range(2)))
+
+
+def test_a_parameter_may_be_frozen_after_ddp_was_built():
+    assert run(2, _frozen_after_wrapping) == [2, 2]
+
+
+class _Innocent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sparse = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.sparse(x)
+
+
+def _module_called_sparse():
+    laconic.attach(DistributedDataParallel(_Innocent()), Dense()).detach()
+
+
+def test_only_sparse_embeddings_are_refused():
+    run(1, _module_called_sparse)
+
+
+def _beyond_the_lane():
+    return _message(lambda: laconic.attach(parallel(), laconic.THC(bits=8, lane=8)))
+
+
+def test_what_a_technique_cannot_serve_is_said_when_attached():
+    assert "beyond a lane of 8 bits" in run(2, _beyond_the_lane)[0]

@@ -35,6 +35,11 @@ def test_a_checkpoint_of_another_technique_is_refused():
     assert said == "this checkpoint is of THC, but Dense is attached"
 
 
+def test_what_is_no_state_is_refused():
+    (said,) = run(1, _loading, FEEDBACK, network(), {"step": 3})
+    assert said == "this is no state of an attachment: it has no memory, technique, worker, workers"
+
+
 def test_a_checkpoint_of_another_model_is_refused():
     (state,) = run(1, _state)
     (said,) = run(1, _loading, FEEDBACK, network(width=64), state)

@@ -27,6 +27,9 @@ def _said(arguments, capsys):
         (["train", "digits", "--workers", "0"], "--workers is 0; it must be above zero"),
         (["train", "digits", "--steps", "-3"], "--steps is -3"),
         (["train", "digits", "--batch", "0"], "--batch is 0"),
+        (["train", "digits", "--lr", "nan"], "--lr is nan"),
+        (["train", "digits", "--momentum", "-1"], "--momentum is -1"),
+        (["compare", "digits", "--techniques", "ddp", "ddp"], "technique 'ddp' is named 2 times"),
         (["train", "digits", "--workers", "4000", "--link", "none"], "4000"),
         (["train", "digits", "--out", "/proc/nowhere"], "cannot write to /proc/nowhere"),
         (["train", "digits", "--split", "label:2"], "label"),
@@ -49,8 +52,10 @@ def test_an_unknown_command_names_the_nearest(capsys, monkeypatch):
 
 
 def test_debug_shows_the_traceback():
-    with pytest.raises(ValueError, match="unknown technique"):
-        cli.main(["train", "digits", "--technique", "dence", "--debug"])
+    command = ["train", "digits", "--technique", "dence"]
+    for arguments in ([*command, "--debug"], ["--debug", *command]):
+        with pytest.raises(ValueError, match="unknown technique"):
+            cli.main(arguments)
 
 
 def test_compare_trains_side_by_side_and_reports(tmp_path, capsys):

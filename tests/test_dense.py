@@ -49,6 +49,12 @@ def test_a_message_is_never_wider_than_the_gradient(wire, grad, bytes_each):
     assert Dense(dtype=wire).encode(_turn(Dense(dtype=wire), values, 2), values).shape == (2, 4 * bytes_each)
 
 
+def test_formats_of_one_width_are_not_exchanged_for_each_other():
+    large = torch.full((2,), 2.0**17).bfloat16()  # beyond fp16
+    message = Dense(dtype="fp16").encode(_turn(Dense(dtype="fp16"), large), large)
+    assert torch.equal(message.view(torch.bfloat16).flatten(), large)
+
+
 def test_the_sum_is_taken_in_fp32():
     technique = Dense(dtype="bf16")
     grad = torch.tensor([256.0] + [1.0] * 256).bfloat16()  # in bf16, 256 + 1 is 256

@@ -4,6 +4,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from toys import flat, parallel, train
 from workers import WorkerError, run
 
@@ -35,16 +36,26 @@ def test_a_hook_does_what_attach_does(technique):
     assert all(stats.steps == 6 and stats.sent > 0 for _, stats, _ in hooked)
 
 
-def _resumed(technique):
-    _, _, state = _hooked(technique)
-    _, _, after = _hooked(technique, state, steps=range(0))
-    return state, after
+def _interrupted(technique, interrupted):
+    """The weights after six steps; interrupted, the last three have a new model and a new hook."""
+    weights, state = None, None
+    for steps in (range(3), range(3, 6)) if interrupted else (range(6),):
+        model, hook = parallel(), laconic.Hook(technique)
+        if state is not None:
+            nn.utils.vector_to_parameters(weights, model.parameters())
+            hook.load_state_dict(state)
+        model.register_comm_hook(None, hook)
+        train(model, steps)
+        weights, state = flat(model), hook.state_dict()
+    return weights, state
 
 
-def test_a_hooks_state_is_kept_until_its_first_backward():
-    for state, after in run(2, _resumed, Dense(dtype="bf16", error_feedback=True)):
-        assert state["step"] == 6
-        assert after == state
+def test_a_hook_resumes_where_its_state_was_taken():
+    technique = Dense(dtype="bf16", error_feedback=True)
+    straight, resumed = (run(2, _interrupted, technique, interrupted) for interrupted in (False, True))
+    for (weights, state), (again, after) in zip(straight, resumed, strict=True):
+        assert torch.equal(weights, again)
+        assert state["step"] == after["step"] == 6
         assert any(value.any() for value in state["memory"]["residual"].values())
 
 

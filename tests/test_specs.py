@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from toys import parallel, train
@@ -29,8 +31,8 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? There are ddp, dense, fp16, powersgd, thc"),
-        ("zzz", "unknown technique 'zzz'; There are"),
+        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, powersgd, thc)"),
+        ("zzz", "unknown technique 'zzz'; (known: ddp"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
         ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),
         ("powersgd:rank=0", "rank 0 keeps nothing; use at least 1"),
@@ -38,7 +40,7 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
     ],
 )
 def test_a_bad_text_gets_one_sentence(text, said):
-    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+    with pytest.raises(ValueError, match=re.escape(said)):
         specs.parse(text)
 
 

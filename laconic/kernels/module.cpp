@@ -81,7 +81,7 @@ std::vector<std::string> instruction_sets() {
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.def("average", &average, nb::arg("messages"), nb::arg("out"));
+  module.def("average", &average, nb::arg("messages"), nb::arg("out").noconvert());
   module.def("all_finite", &all_finite, nb::arg("values"));
   module.def("instruction_sets", &instruction_sets);
   module.def("chosen", [] { return chosen.name; });
