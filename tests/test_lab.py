@@ -180,7 +180,7 @@ def test_counters_count_what_passed(make_lab: MakeLab) -> None:
     sent_before, received_before = lab.counters(0)[0], lab.counters(1)[1]
     speed(lab, 0, 1)
     sent, received = lab.counters(0)[0] - sent_before, lab.counters(1)[1] - received_before
-    assert sent == received
+    assert sent == pytest.approx(received, abs=2000)  # IPv6 has a few words of its own in a new namespace
     assert 1 <= sent / PAYLOAD < 1514 / 1448 + 0.01  # framing, and a hundredth for ARP and retransmissions
 
 
