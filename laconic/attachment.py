@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from laconic.technique import Technique
 
 
+KEYS = {"technique", "step", "worker", "workers", "memory"}
+"""Of a state."""
+
+
 class Attachment:
     """What `laconic.attach` returns."""
 
@@ -65,7 +69,7 @@ class Attachment:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
         technique = type(self.technique).__name__
-        if missing := self.state_dict().keys() - state.keys():
+        if missing := KEYS - state.keys():
             raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")

@@ -109,19 +109,15 @@ def _run_all(options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[i
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
     from laconic.records import find
-    from laconic.specs import parse
 
-    for spec in specs:
-        parse(spec)
-        if specs.count(spec) > 1:
-            raise ValueError(f"technique {spec!r} is named {specs.count(spec)} times; name it once")
     base = _settings(options)
+    plan = Plan(base, specs, seeds)
     rates = parse_links(options.link, options.workers)
     directory = _directory(options.out or Path("runs") / f"{options.task}-{datetime.now():%Y%m%d-%H%M%S}")
     with Lab(rates) as lab:
         if lab.note:
             print(f"laconic: {lab.note}", file=sys.stderr)
-        runs = Plan(base, specs, seeds).runs(directory, lab)
+        runs = plan.runs(directory, lab)
         title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
         with LiveTable(runs, title) as table:
             recorded = compare(runs, lab, table)
@@ -198,12 +194,7 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
 def _doctor(options: argparse.Namespace) -> None:
     from laconic import doctor
 
-    findings = doctor.examine()
-    print(
-        json.dumps([finding._asdict() for finding in findings], indent=1)
-        if options.json
-        else doctor.text(findings)
-    )
+    _show(doctor.examine(), doctor.text, options.json)
 
 
 def _describe_bench(parser: argparse.ArgumentParser) -> None:
@@ -215,12 +206,12 @@ def _bench(options: argparse.Namespace) -> None:
     from laconic import bench
 
     _check_positive(options, "coordinates")
-    results = bench.measure(options.coordinates)
-    print(
-        json.dumps([result._asdict() for result in results], indent=1)
-        if options.json
-        else bench.text(results)
-    )
+    _show(bench.measure(options.coordinates), bench.text, options.json)
+
+
+def _show(rows: list[Any], text: Callable[[list[Any]], str], as_json: bool) -> None:
+    """Named tuples are printed, for people or for programs."""
+    print(json.dumps([row._asdict() for row in rows], indent=1) if as_json else text(rows))
 
 
 def _describe_lab(parser: argparse.ArgumentParser) -> None:

@@ -31,6 +31,12 @@ class Plan:
     specs: tuple[str, ...]
     seeds: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        for spec in self.specs:
+            specs.parse(spec)
+            if self.specs.count(spec) > 1:
+                raise ValueError(f"technique {spec!r} is named {self.specs.count(spec)} times; name it once")
+
     def runs(self, directory: Path, lab: Lab) -> list[Settings]:
         """The settings of every run, in order, with records in `directory`."""
         return [
@@ -63,8 +69,6 @@ class Watcher(Protocol):
 
 def compare(runs: Sequence[Settings], lab: Lab, watcher: Watcher) -> list[Path]:
     """The records of all runs, complete."""
-    for settings in runs:
-        specs.parse(settings.spec)
     for settings in runs:
         watcher.start(settings)
         if not is_complete(settings):

@@ -21,7 +21,7 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Memory, Messages, Surveyor, Technique, Turn
+from laconic.technique import Bucket, Memory, Messages, Piece, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -81,35 +81,34 @@ class Exchange:
 
         Buckets come in order, the same on all workers; `last` says that the step has no more.
         """
-        pieces, memory = self._pieces(bucket), self.state.memory(bucket, self._device)
-        step = self._count(max(1, len(pieces)), last)
-        passage = _Passage(grad, _future(self._device), step, max(1, len(pieces)), bool(memory))
+        memory = self.state.memory(bucket, self._device)
+        step = self._current = self._current or _Step(self.step)
+        turns = [
+            Turn(piece, step.number, self.worker, _part(memory, piece)) for piece in self._pieces(bucket)
+        ]
+        journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
+        journeys = journeys or [_stay()]  # a bucket of empty parameters
+        self._count(step, len(journeys), last)
+        passage = _Passage(grad, _future(self._device), step, len(journeys), bool(memory))
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
-        for piece in pieces:
-            span = slice(piece.start, piece.stop)
-            turn = Turn(piece, step.number, self.worker, _part(memory, span))
-            self._lane.submit(self._travel(turn, grad[span], step), arrive, fail)
-        if not pieces:  # a bucket of empty parameters
-            self._lane.submit(_stay(), arrive, fail)
+        for journey in journeys:
+            self._lane.submit(journey, arrive, fail)
         return passage.future.then(lambda settled: settled.value())  # raises what `set_exception` only stores
 
     def close(self) -> None:
         """The lane has ended and its process groups are gone."""
         self._lane.close()
         for group in self._groups:
-            with contextlib.suppress(
-                AssertionError, ValueError
-            ):  # the program may have ended torch.distributed
+            # The program may have ended torch.distributed before.
+            with contextlib.suppress(AssertionError, ValueError):
                 dist.destroy_process_group(group)
 
-    def _count(self, pieces: int, last: bool) -> _Step:
-        step = self._current = self._current or _Step(self.step)
-        step.submitted += pieces
+    def _count(self, step: _Step, journeys: int, last: bool) -> None:
+        step.submitted += journeys
         if last:
             step.closed = self.meter.mark()
             self._current = None
             self.step += 1
-        return step
 
     def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
         exact = grad.to(torch.float32, copy=True) if self._measure_error else None
@@ -203,7 +202,8 @@ def _future(device: torch.device) -> torch.futures.Future[torch.Tensor]:
     return torch.futures.Future(devices=[device] if device.type == "cuda" else [])
 
 
-def _part(memory: dict[str, Memory], span: slice) -> dict[str, Memory]:
+def _part(memory: dict[str, Memory], piece: Piece) -> dict[str, Memory]:
+    span = slice(piece.start, piece.stop)
     return {kind: Memory(old[span], new[span]) for kind, (old, new) in memory.items()}
 
 

@@ -78,9 +78,8 @@ class PowerSGD:
     rank: int = 2
 
     family: ClassVar[Family] = "peer"
-    ddp_options: ClassVar[dict[str, Any]] = {
-        "bucket_cap_mb": 1 << 20
-    }  # on gloo it aborts with a second bucket
+    # On gloo it aborts with a second bucket.
+    ddp_options: ClassVar[dict[str, Any]] = {"bucket_cap_mb": 1 << 20}
 
     def __post_init__(self) -> None:
         if self.rank < 1:

@@ -61,8 +61,7 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
 
 
 def test_a_bad_technique_is_refused_before_anything_runs(tmp_path):
-    runs = Plan(BASE, ("ddp", "dence"), (0,)).runs(tmp_path, _Lab())
     watcher = _Watcher()
     with pytest.raises(ValueError, match="unknown technique 'dence'"):
-        compare(runs, _Lab(), watcher)
+        compare(Plan(BASE, ("ddp", "dence"), (0,)).runs(tmp_path, _Lab()), _Lab(), watcher)
     assert watcher.started == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import members
 
 import laconic.lab
 from laconic.lab import DISABLE, MARK, Lab, clean, interface_counters, parse_links, parse_rate
@@ -77,18 +78,6 @@ def transfer(at_source: list[str], at_target: list[str], address: str, python: s
         assert receiving.stdout.readline() == "listening\n"
         subprocess.run([*at_source, python, "-c", SEND, address, str(PAYLOAD)], check=True)
         return float(receiving.stdout.readline())
-
-
-def members(name: str) -> list[int]:
-    """The processes that carry this lab's name."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if name.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def wait_until_gone(name: str, seconds: float = 5) -> None:

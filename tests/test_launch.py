@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from processes import members
 
 import laconic.launch
 from laconic.lab import DISABLE, Lab
@@ -91,18 +92,6 @@ def worker(tmp_path: Path) -> Path:
 def lab() -> Iterator[Lab]:
     with Lab([10**9, None]) as lab:
         yield lab
-
-
-def members(name: str) -> list[int]:
-    """The processes that carry this lab's name."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if name.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
