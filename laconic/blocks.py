@@ -10,9 +10,12 @@ end of a row.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from laconic.technique import Bucket, Piece
 
@@ -53,6 +56,19 @@ class Run:
         """Where the run lies in its piece's message space."""
         return slice(self.at, self.at + self.padded)
 
+    def chart(self) -> torch.Tensor:
+        """A row for every block: parameter, offset, start, numel, size, at."""
+        begin = torch.arange(0, self.padded, self.block)
+        columns = [
+            torch.full_like(begin, self.parameter),
+            begin + self.offset,
+            begin + self.start,
+            (self.numel - begin).clamp(max=self.block),
+            torch.full_like(begin, self.block),
+            begin + self.at,
+        ]
+        return torch.stack(columns, dim=1)
+
 
 @dataclass(frozen=True)
 class BlockPiece(Piece):
@@ -64,6 +80,16 @@ class BlockPiece(Piece):
     def blocks(self) -> int:
         """How many blocks the piece has."""
         return sum(run.count for run in self.runs)
+
+    def chart(self, device: torch.device) -> torch.Tensor:
+        """A row for every block, as kernels/thc.py describes them; made once a device."""
+        if device not in self._charts:
+            self._charts[device] = torch.cat([run.chart() for run in self.runs]).to(device)
+        return self._charts[device]
+
+    @functools.cached_property
+    def _charts(self) -> dict[torch.device, torch.Tensor]:
+        return {}
 
 
 def block_pieces(bucket: Bucket, shards: int, *, block: int, width: int) -> list[BlockPiece]:

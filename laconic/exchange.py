@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +21,7 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Memory, Messages, Piece, Surveyor, Technique, Turn
+from laconic.technique import Bucket, Memory, Messages, Piece, Reading, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -36,8 +36,12 @@ class _Step:
     finished: int = 0
     closed: float | torch.cuda.Event | None = None
     finite: bool = True
-    error: float = 0.0
-    length: float = 0.0
+    readings: dict[str, Reading] = field(default_factory=dict)
+
+    def read(self, readings: dict[str, Reading]) -> None:
+        """`readings` of one piece are part of the step's."""
+        for name, reading in readings.items():
+            self.readings[name] = self.readings[name].plus(reading) if name in self.readings else reading
 
 
 @dataclass
@@ -125,8 +129,8 @@ class Exchange:
             self._technique.decode(turn, _move(replies, self._device), grad)
         if exact is not None:
             exact /= self.workers
-            step.error += float((grad - exact).square().sum())
-            step.length += float(exact.square().sum())
+            turn.readings["error"] = Reading((grad - exact).square().sum(), exact.square().sum())
+        step.read(turn.readings)
 
     def _survey(
         self, technique: Surveyor, turn: Turn, grad: torch.Tensor
@@ -167,8 +171,7 @@ class Exchange:
         assert step.closed is not None
         self.meter.add("waiting", step.closed)
         self.meter.steps += 1
-        if self._measure_error:
-            self.meter.error = step.error / step.length if step.length else step.error
+        self.meter.readings = step.readings
         if self.listeners:
             stats = self.meter.stats(wait=False)
             for listener in self.listeners:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from laconic.places import Transfer
+    from laconic.technique import Reading
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Stats:
     sent: int = 0
     received: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-    error: float | None = None
-    """Squared error of the last result over the squared length of the exact mean, where it was measured."""
+    readings: dict[str, float] = field(default_factory=dict)
+    """What the technique noticed in the last step, and where it was measured `error`: the squared error of the
+    result over the squared length of the exact mean."""
 
     def since(self, earlier: Stats) -> Stats:
         """What was added after `earlier`."""
@@ -43,7 +45,7 @@ class Stats:
             self.sent - earlier.sent,
             self.received - earlier.received,
             seconds,
-            self.error,
+            self.readings,
         )
 
 
@@ -53,7 +55,7 @@ class Meter:
     def __init__(self, on_stream: bool = False) -> None:
         self._on_stream = on_stream
         self._sent = self._received = self.steps = 0
-        self.error: float | None = None
+        self.readings: dict[str, Reading] = {}
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._under_way: Counter[str] = Counter()
         self._since: dict[str, float] = {}
@@ -111,7 +113,8 @@ class Meter:
     def stats(self, wait: bool = True) -> Stats:
         """The totals so far; on a stream, without `wait`, only of what the device has done by now."""
         self._resolve(wait)
-        return Stats(self.steps, self._sent, self._received, dict(self._seconds), self.error)
+        readings = {name: reading.share for name, reading in self.readings.items()}
+        return Stats(self.steps, self._sent, self._received, dict(self._seconds), readings)
 
     def _resolve(self, wait: bool) -> None:
         with self._lock:

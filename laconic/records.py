@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -68,7 +68,7 @@ class Step:
     rx: int | None = None
     sent: int | None = None
     received: int | None = None
-    error: float | None = None
+    readings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

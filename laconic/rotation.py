@@ -1,18 +1,17 @@
-"""Random rotations of blocks: signs, then an orthonormal Walsh–Hadamard transform.
+"""The Walsh–Hadamard transform of blocks.
 
-After it, a block's coordinates are close to normal whatever they were, so that one grid fits all of them. The
-butterflies add in one order, smallest stride first, here and in every kernel: the same inputs give the same bits.
+With random signs before it, a block's coordinates come out close to normal whatever they were, so that one grid
+fits all of them. The butterflies add in one order, smallest stride first, here and in every kernel: the same
+inputs give the same bits. Of integers the sums are exact.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 
 
 def hadamard(rows: torch.Tensor) -> torch.Tensor:
-    """H x for every row x, H orthonormal and its own inverse; a row's length is a power of two."""
+    """√d H x for every row x of d values, H orthonormal and its own inverse; d is a power of two."""
     blocks, width = rows.shape
     assert width & (width - 1) == 0
     stride = 1
@@ -20,14 +19,4 @@ def hadamard(rows: torch.Tensor) -> torch.Tensor:
         left, right = rows.reshape(blocks, -1, 2, stride).unbind(2)
         rows = torch.stack([left + right, left - right], dim=2).reshape(blocks, width)
         stride *= 2
-    return rows * (1 / math.sqrt(width))
-
-
-def rotate(rows: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """H D x for every row x, D its signs."""
-    return hadamard(rows * signs)
-
-
-def rotate_back(rotated: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
-    """The rows that `rotate` took there."""
-    return hadamard(rotated) * signs
+    return rows

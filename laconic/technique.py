@@ -75,6 +75,23 @@ class Piece:
         return self.shards * self.width - self.numel
 
 
+class Reading(NamedTuple):
+    """An amount, and the amount that it is a share of; scalars, on whatever device they were computed."""
+
+    amount: torch.Tensor | float
+    of: torch.Tensor | float
+
+    def plus(self, other: Reading) -> Reading:
+        """Both together."""
+        return Reading(self.amount + other.amount, self.of + other.of)
+
+    @property
+    def share(self) -> float:
+        """The share; the amount itself where there is nothing that it could be a share of."""
+        amount, of = float(self.amount), float(self.of)
+        return amount / of if of else amount
+
+
 class Memory(NamedTuple):
     """State for one piece: read what was committed, write what shall hold if the step is taken."""
 
@@ -92,6 +109,8 @@ class Turn:
     memory: dict[str, Memory] = field(default_factory=dict)
     agreed: torch.Tensor | None = None
     """What the workers agreed on, for a technique that surveys them."""
+    readings: dict[str, Reading] = field(default_factory=dict)
+    """What a technique noticed, for telemetry: amounts and what they are shares of, added up over a step."""
 
 
 class Technique(Protocol):

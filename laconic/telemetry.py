@@ -58,8 +58,8 @@ class JsonLines:
 
     def __call__(self, step: int, stats: Stats) -> None:
         """A line for the step; this makes it a listener for `Attachment.on_step`."""
-        line = {"sent": stats.sent, "received": stats.received, "phases": stats.seconds, "error": stats.error}
-        self.write("step", step=step, **line)
+        line = {"sent": stats.sent, "received": stats.received, "phases": stats.seconds}
+        self.write("step", step=step, readings=stats.readings, **line)
 
     def write(self, kind: str, **values: object) -> None:
         """A line of the given kind."""
@@ -81,11 +81,10 @@ class TensorBoard:
         self._writer = SummaryWriter(str(log_dir))
 
     def __call__(self, step: int, stats: Stats) -> None:
-        """Bytes, seconds by phase and, where measured, the error of this step."""
+        """Bytes, seconds by phase, and what the technique noticed in this step."""
         scalars: dict[str, float] = {"bytes/sent": stats.sent, "bytes/received": stats.received}
         scalars.update({f"seconds/{phase}": seconds for phase, seconds in stats.seconds.items()})
-        if stats.error is not None:
-            scalars["error"] = stats.error
+        scalars.update({f"readings/{name}": value for name, value in stats.readings.items()})
         for name, value in scalars.items():
             self._writer.add_scalar(f"laconic/{name}", value, step)
 

@@ -17,22 +17,24 @@ a gradient that is not finite; M = 0 gives zeros.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
-from laconic import bits as packing
-from laconic import quantize, rng, rotation
-from laconic.blocks import BlockPiece, Run, block_pieces
+from laconic import quantize, rng
+from laconic.blocks import BlockPiece, block_pieces
+from laconic.kernels import thc as kernels
 from laconic.places import Peers, Place
-from laconic.technique import PIECE_BYTES, Bucket, Capability, Messages, Turn
+from laconic.technique import PIECE_BYTES, Bucket, Capability, Memory, Messages, Reading, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 LANES = range(8, 17)
-COUNT_BYTES = 2
+LARGEST = 1 << 15  # sums of 16-bit lanes over a block stay within 32 bits
+WIDEST = 1023  # a finer grid gains nothing and its table takes long to find
 
 
 class Grid(NamedTuple):
@@ -72,8 +74,8 @@ class THC:
             raise ValueError(f"bits is {self.bits}; use 2 to 8")
         if not 0 < self.tail < 1:
             raise ValueError(f"tail is {self.tail}; use a share between 0 and 1, such as 1/32")
-        if self.block < 8 or self.block & (self.block - 1):
-            raise ValueError(f"block is {self.block}; use a power of two, at least 8")
+        if not 8 <= self.block <= LARGEST or self.block & (self.block - 1):
+            raise ValueError(f"block is {self.block}; use a power of two from 8 to {LARGEST}")
         if self.lane is not None and self.lane not in LANES:
             raise ValueError(f"lane is {self.lane}; use 8 to 16 bits")
         self._check_granularity()
@@ -86,6 +88,8 @@ class THC:
             raise ValueError(
                 f"granularity {self.granularity} is not uniform with {self.bits} bits; use {least}"
             )
+        if self.granularity > WIDEST:
+            raise ValueError(f"granularity is {self.granularity}; use at most {WIDEST}")
         if self.granularity < least:
             raise ValueError(
                 f"granularity {self.granularity} gives two of the {least + 1} codes the same value; "
@@ -101,7 +105,7 @@ class THC:
         """The grid that `workers` workers use."""
         least = self.granularity or 2**self.bits - 1
         lane = self.lane or next((lane for lane in LANES if 2**lane > least * workers), LANES[-1])
-        widest = (2**lane - 1) // workers
+        widest = min(WIDEST, (2**lane - 1) // workers)
         if widest < least:
             raise ValueError(
                 f"granularity {least} with {workers} workers sums to {least * workers}, beyond a lane of "
@@ -127,87 +131,82 @@ class THC:
         return block_pieces(bucket, workers, block=self.block, width=width)
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
-        """The norm of every block, infinite where it is not finite."""
-        exact = self._exact(turn, grad)
-        norms = torch.cat([_rows(exact, run).norm(dim=1) for run in _runs(turn)])
-        return torch.where(norms.isfinite(), norms, torch.inf)  # a maximum might lose a NaN
+        """The norm of every block."""
+        chart = _chart(turn, grad)
+        norms = grad.new_empty(len(chart), dtype=torch.float32)
+        kernels.thc_norms(grad, self._residual(turn).old, chart, norms)
+        return norms
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The packed codes of every shard."""
-        piece, grid, exact = turn.piece, self.grid(turn.piece.shards), self._exact(turn, grad)
-        table = torch.tensor(grid.table, device=grad.device)
-        codes = table.new_zeros(piece.shards * piece.width)
-        for run, norms in _with_norms(turn):
-            signs = self._signs(turn, run, grad.device)
-            rotated = rotation.rotate(_rows(exact, run), signs)
-            rounded = self._round(turn, run, rotated, norms, grid)
-            codes[run.spot] = rounded.flatten()
-            if self.error_feedback:
-                said = rotation.rotate_back(_values(table[rounded].float(), norms, grid), signs)
-                turn.memory["residual"].new[run.span] = exact[run.span] - said.flatten()[: run.numel]
-        return packing.pack(codes.view(piece.shards, piece.width), self.bits)
+        assert turn.agreed is not None
+        piece, grid = turn.piece, self.grid(turn.piece.shards)
+        chart, residual = _chart(turn, grad), self._residual(turn)
+        codes = grad.new_zeros(piece.shards, piece.width * self.bits // 8, dtype=torch.uint8)
+        quality = grad.new_empty(len(chart), 3, dtype=torch.float32)
+        kernels.thc_encode(
+            grad,
+            residual.old,
+            turn.agreed,
+            chart,
+            _table_on(grid.table, grad.device),
+            grid.granularity,
+            grid.threshold,
+            rng.shared(self.seed, turn.step),
+            rng.own(self.seed, turn.step, turn.worker),
+            self.bits,
+            codes,
+            residual.new,
+            quality,
+        )
+        turn.readings.update(_readings(turn.agreed, quality, piece.numel))
+        return codes
 
     def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         """The sums of the codes' integers, packed, and behind them the number of contributors."""
         assert isinstance(messages, torch.Tensor)
-        grid, width = self.grid(turn.piece.shards), turn.piece.width
-        codes = packing.unpack(messages, self.bits, width)
-        sums = torch.tensor(grid.table, device=messages.device)[codes].sum(0, keepdim=True)
-        count = torch.tensor([[len(messages)]], device=messages.device)
-        return torch.cat([packing.pack(sums, grid.lane), packing.pack(count, 8 * COUNT_BYTES)], dim=1)[0]
+        grid = self.grid(turn.piece.shards)
+        reply = messages.new_empty(turn.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
+        kernels.thc_combine(messages, _table_on(grid.table, messages.device), self.bits, grid.lane, reply)
+        return reply
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the mean of what the contributors' codes say."""
         assert isinstance(replies, torch.Tensor)
-        grid = self.grid(turn.piece.shards)
-        sums = packing.unpack(replies[:, :-COUNT_BYTES], grid.lane, turn.piece.width)
-        counts = packing.unpack(replies[:, -COUNT_BYTES:], 8 * COUNT_BYTES, 1)
-        means = (sums.float() / counts.float()).flatten()
-        for run, norms in _with_norms(turn):
-            values = _values(means[run.spot].view(-1, run.block), norms, grid)
-            rows = rotation.rotate_back(values, self._signs(turn, run, grad.device))
-            grad[run.span] = rows.flatten()[: run.numel].to(grad.dtype)
-
-    def _exact(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
-        return grad + turn.memory["residual"].old if self.error_feedback else grad.float()
-
-    def _round(
-        self, turn: Turn, run: Run, rotated: torch.Tensor, norms: torch.Tensor, grid: Grid
-    ) -> torch.Tensor:
-        scale = torch.where(norms > 0, grid.granularity / (2 * grid.threshold) * run.block**0.5 / norms, 0.0)
-        heights = (
-            (rotated * scale.unsqueeze(1) + grid.granularity / 2).nan_to_num(0.0).clamp(0, grid.granularity)
+        assert turn.agreed is not None
+        grid, key = self.grid(turn.piece.shards), rng.shared(self.seed, turn.step)
+        kernels.thc_decode(
+            replies, turn.agreed, _chart(turn, grad), grid.granularity, grid.threshold, key, grid.lane, grad
         )
-        table = torch.tensor(grid.table, device=rotated.device)
-        below = (torch.searchsorted(table, heights.long(), right=True) - 1).clamp(max=len(table) - 2)
-        low, high = table[below], table[below + 1]
-        key = rng.own(self.seed, turn.step, turn.worker, run.parameter)
-        noise = rng.uniform(key, run.padded, run.offset, rotated.device).view_as(rotated)
-        return below + (heights - low > noise * (high - low))
 
-    def _signs(self, turn: Turn, run: Run, device: torch.device) -> torch.Tensor:
-        key = rng.shared(self.seed, turn.step, run.parameter)
-        return rng.signs(key, run.padded, run.offset, device).view(-1, run.block)
+    def _residual(self, turn: Turn) -> Memory | _Nothing:
+        return turn.memory["residual"] if self.error_feedback else _Nothing()
 
 
-def _runs(turn: Turn) -> tuple[Run, ...]:
+class _Nothing(NamedTuple):
+    """The memory of a technique that has none."""
+
+    old: None = None
+    new: None = None
+
+
+def _chart(turn: Turn, grad: torch.Tensor) -> torch.Tensor:
     assert isinstance(turn.piece, BlockPiece)
-    return turn.piece.runs
+    return turn.piece.chart(grad.device)
 
 
-def _with_norms(turn: Turn) -> Iterator[tuple[Run, torch.Tensor]]:
-    """Every run with the norms of its blocks, the largest of all workers'."""
-    assert turn.agreed is not None
-    runs = _runs(turn)
-    return zip(runs, turn.agreed.split([run.count for run in runs]), strict=True)
+@functools.cache
+def _table_on(table: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(table, device=device)
 
 
-def _rows(values: torch.Tensor, run: Run) -> torch.Tensor:
-    """The run's blocks, padded with zeros, one a row."""
-    return torch.nn.functional.pad(values[run.span], (0, run.padded - run.numel)).view(-1, run.block)
-
-
-def _values(heights: torch.Tensor, norms: torch.Tensor, grid: Grid) -> torch.Tensor:
-    """What rows of heights on the grid stand for: not a number where the norm is infinite."""
-    step = norms * (2 * grid.threshold / grid.granularity / heights.shape[1] ** 0.5)
-    return (heights - grid.granularity / 2) * torch.where(step.isfinite(), step, torch.nan).unsqueeze(1)
+def _readings(agreed: torch.Tensor, quality: torch.Tensor, numel: int) -> dict[str, Reading]:
+    """How well this worker's codes say what it has."""
+    error, energy, clamped = quality.sum(0)
+    own = quality[:, kernels.ENERGY].sqrt()
+    spread = torch.where(own > 0, agreed / own, 1.0)
+    return {
+        "own error": Reading(error, energy),
+        "clamped": Reading(clamped, numel),
+        "norm spread": Reading(spread.sum(), len(agreed)),
+    }

@@ -160,7 +160,7 @@ class Worker:
             sent=stats.sent if metered else None,
             received=stats.received if metered else None,
             phases=phases,
-            error=stats.error,
+            readings=stats.readings,
         )
 
     def _evaluate(self, step: int, elapsed: float) -> None:

@@ -231,7 +231,7 @@ def _measured_error(technique):
     model = parallel()
     attachment = laconic.attach(model, technique, measure_error=True)
     errors = []
-    attachment.on_step(lambda step, stats: errors.append((step, stats.error)))
+    attachment.on_step(lambda step, stats: errors.append((step, stats.readings["error"])))
     train(model, range(3))
     return errors, attachment.stats().sent
 

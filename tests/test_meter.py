@@ -40,8 +40,8 @@ def test_a_phase_lasts_as_long_as_its_block():
 
 def test_since_gives_what_was_added():
     earlier = Stats(1, 10, 20, {"up": 1.0})
-    later = Stats(3, 15, 40, {"up": 1.5, "down": 2.0}, error=0.1)
-    assert later.since(earlier) == Stats(2, 5, 20, {"up": 0.5, "down": 2.0}, error=0.1)
+    later = Stats(3, 15, 40, {"up": 1.5, "down": 2.0}, {"error": 0.1})
+    assert later.since(earlier) == Stats(2, 5, 20, {"up": 0.5, "down": 2.0}, {"error": 0.1})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -63,7 +63,7 @@ def test_the_error_law_holds_for_drawn_values():
     z = x.clamp(-t, t)
     above = torch.searchsorted(levels, z).clamp(1, len(table) - 1)
     low, high = levels[above - 1], levels[above]
-    rounded = torch.where(rng.uniform(1, count) < (z - low) / (high - low), high, low)
+    rounded = torch.where((rng.halves(1, count) + 0.5) / 2**16 < (z - low) / (high - low), high, low)
     measured = (rounded - x).square().mean().item()
     assert measured == pytest.approx(rounding_error(table, tail) + clamping_error(tail), rel=0.02)
     assert (rounded - z).mean().abs() < 5 * (rounding_error(table, tail) / count) ** 0.5

@@ -7,7 +7,7 @@ import laconic
 from laconic import Dense, telemetry
 from laconic.meter import Stats
 
-STATS = Stats(1, 100, 200, {"encode": 0.5}, error=0.25)
+STATS = Stats(1, 100, 200, {"encode": 0.5}, readings={"error": 0.25})
 
 
 def test_a_header_makes_a_run_repeatable():
@@ -32,12 +32,12 @@ def test_json_lines_hold_a_header_and_a_line_a_step(tmp_path):
         "sent": 100,
         "received": 200,
         "phases": {"encode": 0.5},
-        "error": 0.25,
+        "readings": {"error": 0.25},
     }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_gets_bytes_seconds_and_error(tmp_path):
+def test_tensorboard_gets_bytes_seconds_and_readings(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = telemetry.TensorBoard(tmp_path)
     board(3, STATS)
@@ -47,7 +47,7 @@ def test_tensorboard_gets_bytes_seconds_and_error(tmp_path):
         "bytes/sent": 100,
         "bytes/received": 200,
         "seconds/encode": 0.5,
-        "error": 0.25,
+        "readings/error": 0.25,
     }.items():
         (event,) = events.Scalars(f"laconic/{name}")
         assert (event.step, event.value) == (3, value)

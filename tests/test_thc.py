@@ -1,11 +1,13 @@
 import pytest
 import torch
 
-from laconic import rotation
+from laconic import rng
 from laconic.bits import pack, unpack
+from laconic.kernels.thc import COUNT_BYTES
 from laconic.quantize import clamping_error, rounding_error
+from laconic.rotation import hadamard
 from laconic.technique import Bucket, Memory, Turn
-from laconic.thc import COUNT_BYTES, THC
+from laconic.thc import THC
 
 NUMEL = 1 << 18
 
@@ -77,10 +79,11 @@ def test_estimates_are_unbiased_inside_the_range():
         draws.append(_decoded(technique, turns[0], _messages(technique, turns, [grad])))
     turn = _turns(technique, 1, numel=1024)[0]
     (run,) = turn.piece.runs
-    signs = technique._signs(turn, run, torch.device("cpu"))
-    rotated = rotation.rotate(grad.view(-1, 64), signs)
+    key = rng.branch(rng.shared(technique.seed, turn.step), torch.tensor(run.parameter))
+    signs = rng.signs(key, 1024).view(-1, 64)
+    rotated = hadamard(grad.view(-1, 64) * signs)
     bound = technique.grid(1).threshold * rotated.square().mean(1, keepdim=True).sqrt()
-    clamped = rotation.rotate_back(rotated.clamp(-bound, bound), signs).flatten()
+    clamped = (hadamard(rotated.clamp(-bound, bound)) * signs).flatten() / 64
     error = (torch.stack(draws).mean(0) - clamped).norm() / clamped.norm()
     one_draw = rounding_error(technique.grid(1).table, technique.tail) ** 0.5
     assert error < 2 * one_draw / 400**0.5
