@@ -1,4 +1,4 @@
-"""Ops: each declared once, its body the PyTorch reference; C++ serves the CPU.
+"""Ops: each declared once, its body the PyTorch reference; C++ serves the CPU and Triton serves CUDA.
 
 The dispatcher chooses the backend, so callers never branch on a device. Without the native extension
 every op still works, through its reference, and `description` says so.
@@ -6,6 +6,8 @@ every op still works, through its reference, and `description` says so.
 
 import os
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -43,11 +45,23 @@ def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         if hasattr(native, name):
             LIBRARY.impl(name, getattr(native, name), "CPU")
+        if find_spec("triton") is not None:
+            LIBRARY.impl(name, _on_gpu(function), "CUDA")
         declared: Any = getattr(torch.ops.laconic, name).default
         declared.reference = function
         return declared
 
     return declare
+
+
+def _on_gpu(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The op's Triton version where there is one; Triton is loaded by the first call, not by an import."""
+
+    def run(*arguments: Any) -> Any:
+        gpu = import_module("laconic.kernels.gpu")
+        return getattr(gpu, reference.__name__, reference)(*arguments)
+
+    return run
 
 
 @op("out")
