@@ -49,17 +49,17 @@ template <class T> inline void narrow(const float* in, T* out, size_t count) {
 
 #ifdef __F16C__
 template <> inline void widen(const Half* in, float* out, size_t count) {
-  size_t i = 0;
-  for (; i + 8 <= count; i += 8)
+  const size_t whole = count / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8)
     _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
-  for (; i < count; ++i) out[i] = widen(in[i]);
+  for (size_t i = whole; i < count; ++i) out[i] = widen(in[i]);
 }
 template <> inline void narrow(const float* in, Half* out, size_t count) {
-  size_t i = 0;
-  for (; i + 8 <= count; i += 8)
+  const size_t whole = count / 8 * 8;
+  for (size_t i = 0; i < whole; i += 8)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-  for (; i < count; ++i) narrow(in[i], out[i]);
+  for (size_t i = whole; i < count; ++i) narrow(in[i], out[i]);
 }
 #endif
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "floats.h"
+#include "thc_kernels.h"
 
 namespace laconic { namespace LACONIC_ISA {
 namespace {
@@ -59,6 +60,6 @@ bool all_finite(const void* values, size_t count, Format format) {
 
 }  // namespace
 
-const Kernels kernels = {average, all_finite};
+const Kernels kernels = {average, all_finite, thc_norms, thc_encode, thc_combine, thc_decode};
 
 }}  // namespace laconic::LACONIC_ISA

@@ -3,15 +3,23 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace laconic {
+#include "thc.h"
 
-enum class Format { fp32, bf16, fp16 };
+namespace laconic {
 
 struct Kernels {
   // out[i] = (sum over rows of messages[row][i]) / rows, added in row order in fp32.
   void (*average)(const void* messages, size_t rows, size_t columns, Format format, void* out);
   // Whether no value is an infinity or a NaN.
   bool (*all_finite)(const void* values, size_t count, Format format);
+  // THC: kernels/thc.py says what each does. A residual or what is left may be null.
+  void (*thc_norms)(const Gradient& grad, const float* residual, Chart chart, float* norms);
+  void (*thc_encode)(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
+                     Keys keys, uint8_t* codes, float* left, float* quality);
+  void (*thc_combine)(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane,
+                      uint8_t* reply);
+  void (*thc_decode)(const uint8_t* replies, size_t bytes, const float* norms, Chart chart, const Grid& grid,
+                     int lane, uint32_t key, const Gradient& grad);
 };
 
 namespace portable { extern const Kernels kernels; }

@@ -1,9 +1,11 @@
 // Python's door to the C++ kernels: checks what comes in, releases the GIL, calls the chosen instruction set.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +74,94 @@ bool all_finite(const Array& values) {
   return chosen.kernels->all_finite(values.data(), values.size(), format);
 }
 
+template <class T> using Of = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
+using Optional = std::optional<Of<float>>;
+
+void require(bool holds, const char* sentence) {
+  if (!holds) throw nb::value_error(sentence);
+}
+
+Gradient gradient_of(const Array& grad) { return {grad.data(), format_of(grad)}; }
+
+// The chart, with every block inside `values` coordinates and `room` coordinates of message space.
+Chart chart_of(const Of<const int64_t>& chart, size_t values, size_t room) {
+  require(chart.ndim() == 2 && chart.shape(1) == 6, "a chart has six columns");
+  const Chart blocks = {reinterpret_cast<const Block*>(chart.data()), chart.shape(0)};
+  for (size_t k = 0; k < blocks.count; ++k) {
+    const Block& block = blocks.blocks[k];
+    require(block.size >= 8 && block.size <= (1 << 15) && !(block.size & (block.size - 1)),
+            "a block's size is a power of two from 8 to 32768");
+    require(block.numel >= 0 && block.numel <= block.size && block.start >= 0 &&
+                size_t(block.start + block.numel) <= values && block.at >= 0 && block.at % 8 == 0 &&
+                size_t(block.at + block.size) <= room && block.offset >= 0,
+            "a block lies outside its piece");
+  }
+  return blocks;
+}
+
+Grid grid_of(const Of<const int64_t>& table, int bits, int granularity, double threshold) {
+  require(bits >= 2 && bits <= 8 && table.size() == size_t(1) << bits, "a table has 2^bits entries, of 2 to 8 bits");
+  require(granularity >= 1 && granularity <= 1023, "granularity is 1 to 1023");
+  for (size_t code = 0; code < table.size(); ++code)
+    require(table.data()[code] >= 0 && table.data()[code] <= granularity, "a table's entries lie on its grid");
+  return {table.data(), bits, granularity, threshold};
+}
+
+const float* residual_of(const Optional& residual, const Array& grad) {
+  require(!residual || residual->size() == grad.size(), "a residual has as many values as its gradient");
+  return residual ? residual->data() : nullptr;
+}
+
+void thc_norms(const Array& grad, const Optional& residual, const Of<const int64_t>& chart, const Of<float>& norms) {
+  const Gradient gradient = gradient_of(grad);
+  const float* old = residual_of(residual, grad);
+  const Chart blocks = chart_of(chart, grad.size(), SIZE_MAX);
+  require(norms.size() == blocks.count, "there is one norm for every block");
+  nb::gil_scoped_release unlocked;
+  chosen.kernels->thc_norms(gradient, old, blocks, norms.data());
+}
+
+void thc_encode(const Array& grad, const Optional& residual, const Of<float>& norms, const Of<const int64_t>& chart,
+                const Of<const int64_t>& table, int granularity, double threshold, uint32_t shared, uint32_t own,
+                int bits, const Of<uint8_t>& codes, const Optional& left, const Of<float>& quality) {
+  const Gradient gradient = gradient_of(grad);
+  const float* old = residual_of(residual, grad);
+  float* rest = const_cast<float*>(residual_of(left, grad));
+  const Grid grid = grid_of(table, bits, granularity, threshold);
+  const Chart blocks = chart_of(chart, grad.size(), codes.size() * 8 / size_t(bits));
+  require(norms.size() == blocks.count && quality.size() == 3 * blocks.count,
+          "there are one norm and three qualities for every block");
+  nb::gil_scoped_release unlocked;
+  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, codes.data(), rest,
+                             quality.data());
+}
+
+void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,
+                 const Of<uint8_t>& reply) {
+  require(messages.ndim() == 2 && messages.shape(0) >= 1 && messages.shape(1) % size_t(bits) == 0,
+          "messages are rows of whole groups of eight codes");
+  const Grid grid = grid_of(table, bits, int(table.data()[table.size() - 1]), 0);
+  const size_t width = messages.shape(1) * 8 / size_t(bits);
+  require(lane >= 8 && lane <= 16 && reply.size() == width * size_t(lane) / 8 + kCountBytes,
+          "a reply has the sums in lanes of 8 to 16 bits, and a count");
+  require(messages.shape(0) * size_t(grid.granularity) < size_t(1) << lane, "the sums do not fit their lanes");
+  nb::gil_scoped_release unlocked;
+  chosen.kernels->thc_combine(messages.data(), messages.shape(0), messages.shape(1), grid, lane, reply.data());
+}
+
+void thc_decode(const Of<uint8_t>& replies, const Of<float>& norms, const Of<const int64_t>& chart, int granularity,
+                double threshold, uint32_t shared, int lane, const Array& grad) {
+  const Gradient gradient = gradient_of(grad);
+  require(replies.ndim() == 2 && replies.shape(1) > kCountBytes && lane >= 8 && lane <= 16,
+          "replies are rows of lanes of 8 to 16 bits");
+  const size_t width = (replies.shape(1) - kCountBytes) * 8 / size_t(lane);
+  const Chart blocks = chart_of(chart, grad.size(), width * replies.shape(0));
+  require(norms.size() == blocks.count, "there is one norm for every block");
+  nb::gil_scoped_release unlocked;
+  chosen.kernels->thc_decode(replies.data(), replies.shape(1), norms.data(), blocks, {nullptr, 0, granularity, threshold},
+                             lane, shared, gradient);
+}
+
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> names;
   for (const auto& set : available()) names.push_back(set.name);
@@ -83,6 +173,17 @@ std::vector<std::string> instruction_sets() {
 NB_MODULE(_native, module) {
   module.def("average", &average, nb::arg("messages"), nb::arg("out").noconvert());
   module.def("all_finite", &all_finite, nb::arg("values"));
+  module.def("thc_norms", &thc_norms, nb::arg("grad"), nb::arg("residual").none(), nb::arg("chart"),
+             nb::arg("norms").noconvert());
+  module.def("thc_encode", &thc_encode, nb::arg("grad"), nb::arg("residual").none(), nb::arg("norms"),
+             nb::arg("chart"), nb::arg("table"), nb::arg("granularity"), nb::arg("threshold"), nb::arg("shared"),
+             nb::arg("own"), nb::arg("bits"), nb::arg("codes").noconvert(), nb::arg("new").none().noconvert(),
+             nb::arg("quality").noconvert());
+  module.def("thc_combine", &thc_combine, nb::arg("messages"), nb::arg("table"), nb::arg("bits"), nb::arg("lane"),
+             nb::arg("reply").noconvert());
+  module.def("thc_decode", &thc_decode, nb::arg("replies"), nb::arg("norms"), nb::arg("chart"),
+             nb::arg("granularity"), nb::arg("threshold"), nb::arg("shared"), nb::arg("lane"),
+             nb::arg("grad").noconvert());
   module.def("instruction_sets", &instruction_sets);
   module.def("chosen", [] { return chosen.name; });
   module.def("choose", &choose, nb::arg("name"));

@@ -38,6 +38,8 @@ COUNT_BYTES = 2
 ERROR, ENERGY, CLAMPED = range(3)
 UNIT = 256
 """Steps of y between neighbours of the grid."""
+TINY = 2.0**-90
+"""Norms below it count as zero, so that no scale overflows."""
 
 
 @op("norms")
@@ -75,7 +77,7 @@ def thc_encode(
     exact, chosen = _exact(grad, residual), table.new_zeros(codes.numel() * 8 // bits)
     for block in _blocks(chart):
         x, norm, signs = block.take(exact), norms[block.rows, None], block.signs(shared)
-        scale = torch.where(norm > 0, norm.new_tensor(UNIT * granularity / (2 * threshold)) / norm, 0.0)
+        scale = torch.where(norm > TINY, norm.new_tensor(UNIT * granularity / (2 * threshold)) / norm, 0.0)
         height = hadamard(x * signs) * scale + (UNIT * granularity / 2 + 0.5)
         y = height.nan_to_num(0.0).clamp(0, UNIT * granularity).long()
         rounded = _round(y, table, block.noise(own))

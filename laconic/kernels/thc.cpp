@@ -1,0 +1,189 @@
+// THC's kernels, compiled once per instruction set; kernels/thc.py is their specification.
+#include "thc_kernels.h"
+
+#include <memory>
+
+#include "thc_block.h"
+#ifdef __AVX512BW__
+#include "thc_avx512.h"
+#endif
+
+namespace laconic { namespace LACONIC_ISA {
+namespace {
+
+template <class Function> auto with_type(const Gradient& grad, Function function) {
+  switch (grad.format) {
+    case Format::bf16: return function(static_cast<Bfloat*>(grad.values));
+    case Format::fp16: return function(static_cast<Half*>(grad.values));
+    default: return function(static_cast<float*>(grad.values));
+  }
+}
+
+// The squared length of `values`, or of `values` and `more` together.
+float squared_length(const float* values, const float* more, size_t count) {
+  Floats sums[8] = {};
+  const size_t whole = count / (8 * kLanes) * (8 * kLanes);
+  for (size_t i = 0; i < whole; i += 8 * kLanes)
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) {
+      const Floats first = load<Floats>(values + i + k * kLanes);
+      const Floats v = more ? first + load<Floats>(more + i + k * kLanes) : first;
+      sums[k] += v * v;
+    }
+  float total = 0;
+  for (const Floats& sum : sums)
+    for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  for (size_t i = whole; i < count; ++i) {
+    const float v = more ? values[i] + more[i] : values[i];
+    total += v * v;
+  }
+  return total;
+}
+
+float squared_length(const float* grad, const float* residual, const Block& block, Scratch&) {
+  return squared_length(grad + block.start, residual ? residual + block.start : nullptr, size_t(block.numel));
+}
+template <class T> float squared_length(const T* grad, const float* residual, const Block& block, Scratch& room) {
+  widen(grad + block.start, room.exact, size_t(block.numel));
+  return squared_length(room.exact, residual ? residual + block.start : nullptr, size_t(block.numel));
+}
+
+#ifdef __AVX2__
+// The sums of 4-bit codes' integers, which fit into bytes; returns how many coordinates are done, a multiple of 64.
+size_t sum_nibbles(const uint8_t* messages, size_t workers, size_t bytes, const int64_t* table, uint8_t* reply) {
+  alignas(16) uint8_t levels[16];
+  for (int code = 0; code < 16; ++code) levels[code] = uint8_t(table[code]);
+  const __m256i lookup = _mm256_broadcastsi128_si256(*reinterpret_cast<const __m128i*>(levels));
+  const __m256i nibble = _mm256_set1_epi8(15);
+  const size_t whole = bytes / 32 * 32;
+  for (size_t at = 0; at < whole; at += 32) {
+    __m256i even = _mm256_setzero_si256(), odd = even;
+    for (size_t worker = 0; worker < workers; ++worker) {
+      const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(messages + worker * bytes + at));
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+      even = _mm256_add_epi8(even, _mm256_shuffle_epi8(lookup, _mm256_and_si256(codes, nibble)));
+      odd = _mm256_add_epi8(odd, _mm256_shuffle_epi8(lookup, high));
+    }
+    const __m256i low = _mm256_unpacklo_epi8(even, odd), high = _mm256_unpackhi_epi8(even, odd);
+    __m256i* const out = reinterpret_cast<__m256i*>(reply + 2 * at);
+    _mm256_storeu_si256(out, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(low, high, 0x31));
+  }
+  return 2 * whole;
+}
+#endif
+
+template <class T>
+void encode_block(const Encoding<T>& task, const Block& block, float norm, float* quality) {
+  const size_t size = size_t(block.size);
+  const uint32_t parameter = uint32_t(block.parameter);
+  Scratch& room = task.room;
+  load_exact(task.grad, task.residual, block, room.exact);
+  room.signs.draw_for(branch(task.keys.shared, parameter), block);
+  draw(branch(task.keys.own, parameter), uint32_t(block.offset / 2), size / 2, room.noise);
+  room.signs.apply(room.exact, size, room.rotated);
+  hadamard(room.rotated, size);
+  quality[kClamped] = float(round_block(task.lookup, norm, size, room));
+  pack(room.codes, size, task.bits, task.codes + block.at * task.bits / 8);
+  hadamard(room.values, size);
+  const float step = step_of(task.lookup.step, norm, size);
+  for (size_t i = 0; i < size; ++i) room.rotated[i] = float(room.values[i]) * step;
+  room.signs.apply(room.rotated, size, room.rotated);
+  for (size_t i = 0; i < size; ++i) room.rotated[i] = room.exact[i] - room.rotated[i];
+  if (task.left) std::copy_n(room.rotated, block.numel, task.left + block.start);
+  quality[kError] = squared_length(room.rotated, nullptr, size_t(block.numel));
+  quality[kEnergy] = squared_length(room.exact, nullptr, size);
+}
+
+template <class T> void decode_block(const Decoding<T>& task, const Block& block, float norm) {
+  const size_t size = size_t(block.size);
+  Scratch& room = task.room;
+  unpack(task.sums(block), size, task.lane, room.values);
+  const int count = task.count(block);
+  for (size_t i = 0; i < size; ++i) room.values[i] = 2 * room.values[i] - count * task.granularity;
+  hadamard(room.values, size);
+  room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
+  const float step = step_of(task.step / float(count), norm, size);
+  for (size_t i = 0; i < size; ++i) room.rotated[i] = float(room.values[i]) * step;
+  room.signs.apply(room.rotated, size, room.rotated);
+  narrow(room.rotated, task.grad + block.start, size_t(block.numel));
+}
+
+template <class T>
+void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, float* quality) {
+  const auto every = [&](auto fast) {
+    for (size_t k = 0; k < chart.count; ++k)
+      if (!fast(chart.blocks[k], norms[k], quality + kQualities * k))
+        encode_block(task, chart.blocks[k], norms[k], quality + kQualities * k);
+  };
+#ifdef __AVX512BW__
+  const int granularity = task.lookup.granularity;
+  if (FastEncoder<64, T>::serves(task)) {
+    if (granularity < 64) return every(FastEncoder<64, T>(task));
+    if (granularity < 128) return every(FastEncoder<128, T>(task));
+    if (granularity < 256) return every(FastEncoder<256, T>(task));
+  }
+#endif
+  every([](const Block&, float, float*) { return false; });
+}
+
+template <class T> void decode_blocks(const Decoding<T>& task, Chart chart, const float* norms) {
+  for (size_t k = 0; k < chart.count; ++k) {
+#ifdef __AVX512BW__
+    if (decode_fast(task, chart.blocks[k], norms[k])) continue;
+#endif
+    decode_block(task, chart.blocks[k], norms[k]);
+  }
+}
+
+}  // namespace
+
+void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* norms) {
+  const auto room = std::make_unique<Scratch>();
+  with_type(grad, [&](auto* values) {
+    for (size_t k = 0; k < chart.count; ++k) {
+      const float norm = std::sqrt(squared_length(values, residual, chart.blocks[k], *room));
+      norms[k] = norm <= 3.4028235e38f ? norm : float_of(0x7f800000);
+    }
+  });
+}
+
+void thc_encode(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
+                Keys keys, uint8_t* codes, float* left, float* quality) {
+  const auto room = std::make_unique<Scratch>();
+  const Lookup lookup(grid);
+  with_type(grad, [&](auto* values) {
+    using T = std::remove_pointer_t<decltype(values)>;
+    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, quality);
+  });
+}
+
+void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane, uint8_t* reply) {
+  const size_t bits = size_t(grid.bits), width = bytes * 8 / bits;
+  size_t at = 0;
+#ifdef __AVX2__
+  if (bits == 4 && lane == 8) at = sum_nibbles(messages, workers, bytes, grid.table, reply);
+#endif
+  for (; at < width; at += 8) {
+    uint32_t sums[8] = {}, codes[8];
+    for (size_t worker = 0; worker < workers; ++worker) {
+      unpack(messages + worker * bytes + at * bits / 8, 8, grid.bits, codes);
+      for (int i = 0; i < 8; ++i) sums[i] += uint32_t(grid.table[codes[i]]);
+    }
+    pack(sums, 8, lane, reply + at * size_t(lane) / 8);
+  }
+  const uint16_t count = uint16_t(workers);
+  std::memcpy(reply + width * size_t(lane) / 8, &count, kCountBytes);
+}
+
+void thc_decode(const uint8_t* replies, size_t bytes, const float* norms, Chart chart, const Grid& grid, int lane,
+                uint32_t key, const Gradient& grad) {
+  const auto room = std::make_unique<Scratch>();
+  const float step = float(2 * grid.threshold / grid.granularity);
+  with_type(grad, [&](auto* values) {
+    using T = std::remove_pointer_t<decltype(values)>;
+    decode_blocks(Decoding<T>{replies, bytes, grid.granularity, lane, step, key, values, *room}, chart, norms);
+  });
+}
+
+}}  // namespace laconic::LACONIC_ISA

@@ -1,0 +1,284 @@
+// THC's blocks of 512 to 4096 coordinates in three passes over the first-level cache.
+//
+//   1  x = gradient + residual, signs, butterflies of strides below 256         16 vectors at a time
+//   2  strides from 256 on, rounding, and strides from 512 on of the way back   up to 16 vectors, 256 apart
+//   3  the other strides of the way back, and what is left                      16 vectors at a time
+//
+// The way back is on small integers, so its order is free: seven strides fit into 16 bits, the others into floats.
+// Two rows of 256 coordinates share a vector of words, one in each half.
+#pragma once
+#include "thc_block.h"
+
+namespace laconic { namespace LACONIC_ISA {
+
+static_assert(kChunk == 256, "");
+constexpr size_t kPair = 2 * kChunk;
+typedef int16_t Shorts __attribute__((vector_size(64)));
+
+inline __m512i load_words(const void* from) { return _mm512_loadu_si512(from); }
+
+// Tables of 16-bit words, looked up by code or by node.
+template <int Nodes> struct Tables {
+  __m512i below[Nodes / 32], low, gap, value;
+  Floats center;
+  __m512i top;
+
+  explicit Tables(const Lookup& lookup) : center(all(lookup.center)) {
+    alignas(64) uint16_t by_node[Nodes] = {}, lows[32] = {}, gaps[32] = {};
+    alignas(64) int16_t values[32] = {};
+    for (int node = 0; node <= lookup.granularity; ++node) by_node[node] = uint16_t(lookup.node[node].code());
+    for (int code = 0; code <= lookup.last; ++code) {
+      lows[code] = uint16_t(kUnit * lookup.level[code]);
+      if (code < lookup.last) gaps[code] = uint16_t(kUnit * (lookup.level[code + 1] - lookup.level[code]));
+      values[code] = int16_t(2 * lookup.level[code] - lookup.granularity);
+    }
+    for (int i = 0; i < Nodes / 32; ++i) below[i] = load_words(by_node + 32 * i);
+    low = load_words(lows), gap = load_words(gaps), value = load_words(values);
+    top = _mm512_set1_epi16(int16_t(kUnit * lookup.granularity));
+  }
+
+  __m512i code_below(__m512i node) const {
+    if constexpr (Nodes == 64) {
+      return _mm512_permutex2var_epi16(below[0], node, below[1]);
+    } else {
+      const __mmask32 upper = _mm512_movepi16_mask(_mm512_slli_epi16(node, 9));  // nodes with bit 6
+      __m512i code = _mm512_mask_blend_epi16(upper, _mm512_permutex2var_epi16(below[0], node, below[1]),
+                                             _mm512_permutex2var_epi16(below[2], node, below[3]));
+      if constexpr (Nodes == 256) {
+        const __m512i high = _mm512_mask_blend_epi16(upper, _mm512_permutex2var_epi16(below[4], node, below[5]),
+                                                     _mm512_permutex2var_epi16(below[6], node, below[7]));
+        code = _mm512_mask_blend_epi16(_mm512_movepi16_mask(_mm512_slli_epi16(node, 8)), code, high);
+      }
+      return code;
+    }
+  }
+};
+
+// Heights as integers; those beyond the grid are cut off when they are packed.
+inline __m512i heights(Floats rotated, Floats scale, Floats center) {
+  return _mm512_cvttps_epi32(__m512(rotated * scale + center));
+}
+
+// The codes of 32 heights as words, the first 16 of `a`.
+template <int Nodes>
+inline __m512i round_pair(Floats a, Floats b, Floats scale, const Tables<Nodes>& tables, __m512i noise,
+                          uint64_t& clamped) {
+  const __m512i packed = _mm512_packus_epi32(heights(a, scale, tables.center), heights(b, scale, tables.center));
+  const __m512i y = _mm512_min_epu16(_mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), packed), tables.top);
+  const __m512i below = tables.code_below(_mm512_srli_epi16(y, 8));
+  const __m512i rest = _mm512_sub_epi16(y, _mm512_permutexvar_epi16(below, tables.low));
+  const __m512i chance = _mm512_mulhi_epu16(noise, _mm512_permutexvar_epi16(below, tables.gap));
+  const __mmask32 up = _mm512_cmpgt_epu16_mask(rest, chance);
+  const __m512i code = _mm512_mask_add_epi16(below, up, below, _mm512_set1_epi16(1));
+  const __mmask32 ends = _mm512_testn_epi16_mask(y, y) | _mm512_cmpeq_epi16_mask(y, tables.top);
+  clamped += uint64_t(__builtin_popcount(ends));
+  return code;
+}
+
+// Two codes a byte: 8 bytes of the first 16 codes, 8 of the others.
+inline void store_nibbles(__m512i code, uint8_t* first, uint8_t* second) {
+  const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_or_si512(code, _mm512_srli_epi32(code, 12)));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(first), bytes);
+  _mm_storeh_pd(reinterpret_cast<double*>(second), _mm_castsi128_pd(bytes));
+}
+inline void store_bytes(__m512i code, uint8_t* first, uint8_t* second) {
+  const __m256i bytes = _mm512_cvtepi16_epi8(code);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(bytes));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(bytes, 1));
+}
+
+inline Floats signed_by(Floats v, uint16_t bits) {
+  return Floats(_mm512_mask_xor_ps(__m512(v), bits, __m512(v), _mm512_set1_ps(-0.0f)));
+}
+
+inline const float* as_floats(const float* values, size_t, float*) { return values; }
+template <class T> inline const float* as_floats(const T* values, size_t count, float* room) {
+  widen(values, room, count);
+  return room;
+}
+
+// Written past the caches where the address allows it: nothing reads it soon.
+inline void put(float* to, Floats v) {
+  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) _mm512_stream_ps(to, __m512(v));
+  else store(to, v);
+}
+template <class T> inline void put(T* to, Floats v) {
+  alignas(64) float room[kLanes];
+  store(room, v);
+  narrow(room, to, kLanes);
+}
+
+// 16 bytes and the 16 that lie a chunk further.
+inline Shorts two_rows(const uint8_t* bytes) {
+  const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+  const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + kChunk));
+  return Shorts(_mm512_cvtepu8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1)));
+}
+
+inline void prefetch(const void* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) _mm_prefetch(static_cast<const char*>(from) + at, _MM_HINT_T1);
+}
+
+inline Floats lower(Shorts v) {
+  return Floats(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(__m512i(v)))));
+}
+inline Floats upper(Shorts v) {
+  return Floats(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(__m512i(v), 1))));
+}
+
+// Calls each(coordinate, values) for every 16 values of a block whose strides from 512 on are done.
+template <class Each> inline void finish_pairs(const int16_t* words, size_t size, Each each) {
+  for (size_t pair = 0; pair < size; pair += kPair) {
+    Shorts v[16];
+    load_all(v, words + pair, 2 * kLanes);
+    across(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      const Floats first = lower(v[i]), second = upper(v[i]);
+      each(pair + i * kLanes, inside(first + second));
+      each(pair + kChunk + i * kLanes, inside(difference(first, second)));
+    }
+  }
+}
+
+inline Floats plus_square(Floats sum, Floats v) { return Floats(_mm512_fmadd_ps(__m512(v), __m512(v), __m512(sum))); }
+inline float total(Floats v) { return _mm512_reduce_add_ps(__m512(v)); }
+
+inline Floats sum_of(const float* grad, const float* residual, int i) {
+  const Floats value = load<Floats>(grad + i * kLanes);
+  return residual ? value + load<Floats>(residual + i * kLanes) : value;
+}
+
+// Encodes full blocks of R chunks.
+template <int Nodes, class T> class FastEncoder {
+ public:
+  explicit FastEncoder(const Encoding<T>& task) : task_(task), tables_(task.lookup) {}
+
+  // Whether codes fit the tables of 32 words, and heights, at most √d times the scale, fit 32 bits.
+  static bool serves(const Encoding<T>& task) { return task.bits <= 5 && task.lookup.scale < 0x1p24f; }
+
+  // Whether the block was one for this way.
+  bool operator()(const Block& block, float norm, float* quality) const {
+    if (block.numel != block.size) return false;
+    switch (block.size / int64_t(kChunk)) {
+      case 2: encode<2>(block, norm, quality); return true;
+      case 4: encode<4>(block, norm, quality); return true;
+      case 8: encode<8>(block, norm, quality); return true;
+      case 16: encode<16>(block, norm, quality); return true;
+      default: return false;
+    }
+  }
+
+ private:
+  template <int R> void encode(const Block& block, float norm, float* quality) const {
+    const uint32_t parameter = uint32_t(block.parameter);
+    task_.room.signs.draw_for(branch(task_.keys.shared, parameter), block);
+    quality[kEnergy] = rotate<R>(block);
+    quality[kClamped] = round<R>(block, norm, branch(task_.keys.own, parameter) + uint32_t(block.offset / 2));
+    quality[kError] = subtract<R>(block, step_of(task_.lookup.step, norm, size_t(block.size)));
+  }
+
+  const uint16_t* signs() const { return reinterpret_cast<const uint16_t*>(task_.room.signs.words); }
+  const float* residual(const Block& block, size_t at) const {
+    return task_.residual ? task_.residual + block.start + at : nullptr;
+  }
+
+  template <int R> float rotate(const Block& block) const {
+    alignas(64) float room[kChunk];
+    Floats energy = {};
+    for (size_t at = 0; at < R * kChunk; at += kChunk) {
+      const float* const grad = as_floats(task_.grad + block.start + at, kChunk, room);
+      Floats v[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) {
+        const Floats x = sum_of(grad, residual(block, at), i);
+        energy = plus_square(energy, x);
+        v[i] = inside(signed_by(x, signs()[at / 16 + i]));
+      }
+      across(v);
+      store_all(v, task_.room.rotated + at, kLanes);
+    }
+    return total(energy);
+  }
+
+  template <int R> float round(const Block& block, float norm, uint32_t key) const {
+    const Words two_rows = Words(_mm512_set_epi32(135, 134, 133, 132, 131, 130, 129, 128, 7, 6, 5, 4, 3, 2, 1, 0));
+    const Floats scale = all(task_.lookup.scale_of(norm));
+    const bool nibbles = task_.bits == 4;
+    uint8_t* const codes = nibbles ? task_.codes + block.at / 2 : task_.room.codes;
+    uint64_t clamped = 0;
+    for (size_t at = 0; at < kChunk; at += kLanes) {
+      prefetch(task_.grad + block.start + (kChunk + at) * R, kLanes * R * sizeof(T));
+      if (task_.residual) prefetch(residual(block, (kChunk + at) * R), kLanes * R * 4);
+      Floats v[R];
+      Shorts values[R / 2];
+      load_all(v, task_.room.rotated + at, kChunk);
+      across(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < R; i += 2) {
+        const size_t first = at + size_t(i) * kChunk;
+        const Words noise = hashed(Words(two_rows + (key + uint32_t(first / 2))));
+        const __m512i code = round_pair(v[i], v[i + 1], scale, tables_, __m512i(noise), clamped);
+        values[i / 2] = Shorts(_mm512_permutexvar_epi16(code, tables_.value));
+        if (nibbles) store_nibbles(code, codes + first / 2, codes + (first + kChunk) / 2);
+        else store_bytes(code, codes + first, codes + first + kChunk);
+      }
+      across(values);
+      store_all(values, task_.room.words + 2 * at, kPair);
+    }
+    if (!nibbles) pack(codes, R * kChunk, task_.bits, task_.codes + block.at * task_.bits / 8);
+    return float(clamped);
+  }
+
+  template <int R> float subtract(const Block& block, float each) const {
+    const Floats step = all(each);
+    Floats error = {};
+    finish_pairs(task_.room.words, R * kChunk, [&](size_t at, Floats values) {
+      const Floats said = signed_by(values * step, signs()[at / 16]);
+      alignas(64) float room[kLanes];
+      const float* const grad = as_floats(task_.grad + block.start + at, kLanes, room);
+      const Floats rest = sum_of(grad, residual(block, at), 0) - said;
+      error = plus_square(error, rest);
+      if (task_.left) put(task_.left + block.start + at, rest);
+    });
+    return total(error);
+  }
+
+  const Encoding<T>& task_;
+  const Tables<Nodes> tables_;
+};
+
+template <int R, class T> void decode_full(const Decoding<T>& task, const Block& block, float norm) {
+  const int count = task.count(block);
+  const uint8_t* const sums = task.sums(block);
+  const Shorts middle = Shorts{} + int16_t(count * task.granularity);
+  for (size_t at = 0; at < kChunk; at += kLanes) {
+    Shorts v[R / 2];
+#pragma GCC unroll 8
+    for (int i = 0; i < R / 2; ++i) {
+      const Shorts sum = two_rows(sums + at + i * kPair);
+      v[i] = sum + sum - middle;
+    }
+    across(v);
+    store_all(v, task.room.words + 2 * at, kPair);
+  }
+  task.room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
+  const uint16_t* const signs = reinterpret_cast<const uint16_t*>(task.room.signs.words);
+  const Floats step = all(step_of(task.step / float(count), norm, size_t(block.size)));
+  finish_pairs(task.room.words, R * kChunk, [&](size_t at, Floats values) {
+    put(task.grad + block.start + at, signed_by(values * step, signs[at / 16]));
+  });
+}
+
+template <class T> bool decode_fast(const Decoding<T>& task, const Block& block, float norm) {
+  if (block.numel != block.size || task.lane != 8) return false;
+  switch (block.size / int64_t(kChunk)) {
+    case 2: decode_full<2>(task, block, norm); return true;
+    case 4: decode_full<4>(task, block, norm); return true;
+    case 8: decode_full<8>(task, block, norm); return true;
+    case 16: decode_full<16>(task, block, norm); return true;
+    default: return false;
+  }
+}
+
+}}  // namespace laconic::LACONIC_ISA
