@@ -7,18 +7,18 @@ best of each counts, so that a noisy machine slows all alike; only the ratios me
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from laconic import kernels
+from laconic.bench_cases import Case, cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-ROUNDS = 7
-WORKERS = 4
+ROUNDS = 15
+REFERENCE_ROUNDS = 2
 
 
 class Result(NamedTuple):
@@ -32,22 +32,12 @@ class Result(NamedTuple):
     kernels: str
 
 
-@dataclass(frozen=True)
-class Case:
-    """An op on prepared inputs; `bytes` is what counts for its speed."""
-
-    op: str
-    bytes: int
-    run: Callable[[], torch.Tensor]
-    reference: Callable[[], torch.Tensor]
-
-
 def measure(coordinates: int) -> list[Result]:
     """The result of every case, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return [_measure(case, coordinates) for case in _cases(coordinates)]
+        return [_measure(case, coordinates) for case in cases(coordinates)]
     finally:
         torch.set_num_threads(threads)
 
@@ -60,33 +50,15 @@ def text(results: Iterable[Result]) -> str:
     )
 
 
-def _cases(coordinates: int) -> list[Case]:
-    return [_average(coordinates, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-
-
-def _average(coordinates: int, dtype: torch.dtype) -> Case:
-    messages = torch.randn(WORKERS, coordinates // WORKERS, generator=torch.Generator().manual_seed(0)).to(
-        dtype
-    )
-    mean = torch.empty_like(messages[0])
-
-    def run() -> torch.Tensor:
-        kernels.average(messages, mean)
-        return mean
-
-    def reference() -> torch.Tensor:
-        kernels.average.reference(messages, mean)
-        return mean
-
-    return Case(f"average {str(dtype).removeprefix('torch.')}", messages.nbytes, run, reference)
-
-
 def _measure(case: Case, coordinates: int) -> Result:
-    if not torch.equal(case.run().clone(), case.reference()):
-        raise RuntimeError(f"{case.op} differs from its reference; its speed means nothing")
+    ours = [result.clone() for result in case.run()]
+    for one, other in zip(ours, case.reference(), strict=True):
+        if not torch.allclose(one, other, rtol=case.tolerance, atol=0):
+            raise RuntimeError(f"{case.op} differs from its reference; its speed means nothing")
     source, copy = torch.randn(coordinates), torch.empty(coordinates)
-    best = [min(times) for times in zip(*(_round(case, source, copy) for _ in range(ROUNDS)), strict=True)]
-    copied, ran, referred = best
+    rounds = [(_seconds(lambda: copy.copy_(source)), _seconds(case.run)) for _ in range(ROUNDS)]
+    copied, ran = (min(times) for times in zip(*rounds, strict=True))
+    referred = min(_seconds(case.reference) for _ in range(REFERENCE_ROUNDS))
     speed = case.bytes / ran
     return Result(
         case.op,
@@ -96,10 +68,6 @@ def _measure(case: Case, coordinates: int) -> Result:
         round(referred / ran, 3),
         kernels.description(),
     )
-
-
-def _round(case: Case, source: torch.Tensor, copy: torch.Tensor) -> tuple[float, float, float]:
-    return _seconds(lambda: copy.copy_(source)), _seconds(case.run), _seconds(case.reference)
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -5,7 +5,8 @@
 //   3  the other strides of the way back, and what is left                      16 vectors at a time
 //
 // The way back is on small integers, so its order is free: seven strides fit into 16 bits, the others into floats.
-// Two rows of 256 coordinates share a vector of words, one in each half.
+// Two rows of 256 coordinates share a vector of words: every 128 bits hold four of the first, then four of the second,
+// as packing two vectors of 32-bit integers leaves them.
 #pragma once
 #include "thc_block.h"
 
@@ -59,12 +60,12 @@ inline __m512i heights(Floats rotated, Floats scale, Floats center) {
   return _mm512_cvttps_epi32(__m512(rotated * scale + center));
 }
 
-// The codes of 32 heights as words, the first 16 of `a`.
+// The codes of two rows' heights.
 template <int Nodes>
 inline __m512i round_pair(Floats a, Floats b, Floats scale, const Tables<Nodes>& tables, __m512i noise,
                           uint64_t& clamped) {
   const __m512i packed = _mm512_packus_epi32(heights(a, scale, tables.center), heights(b, scale, tables.center));
-  const __m512i y = _mm512_min_epu16(_mm512_permutexvar_epi64(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), packed), tables.top);
+  const __m512i y = _mm512_min_epu16(packed, tables.top);
   const __m512i below = tables.code_below(_mm512_srli_epi16(y, 8));
   const __m512i rest = _mm512_sub_epi16(y, _mm512_permutexvar_epi16(below, tables.low));
   const __m512i chance = _mm512_mulhi_epu16(noise, _mm512_permutexvar_epi16(below, tables.gap));
@@ -75,16 +76,19 @@ inline __m512i round_pair(Floats a, Floats b, Floats scale, const Tables<Nodes>&
   return code;
 }
 
-// Two codes a byte: 8 bytes of the first 16 codes, 8 of the others.
-inline void store_nibbles(__m512i code, uint8_t* first, uint8_t* second) {
+// Two codes a byte: 8 bytes of the first row's 16 codes, and 8 of the second's.
+inline void store_nibbles(__m512i code, uint8_t* out) {
+  const __m128i apart = _mm_set_epi8(15, 14, 11, 10, 7, 6, 3, 2, 13, 12, 9, 8, 5, 4, 1, 0);
   const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_or_si512(code, _mm512_srli_epi32(code, 12)));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(first), bytes);
-  _mm_storeh_pd(reinterpret_cast<double*>(second), _mm_castsi128_pd(bytes));
+  const __m128i rows = _mm_shuffle_epi8(bytes, apart);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out), rows);
+  _mm_storeh_pd(reinterpret_cast<double*>(out + kChunk / 2), _mm_castsi128_pd(rows));
 }
-inline void store_bytes(__m512i code, uint8_t* first, uint8_t* second) {
-  const __m256i bytes = _mm512_cvtepi16_epi8(code);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(bytes));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(bytes, 1));
+inline void store_bytes(__m512i code, uint8_t* out) {
+  const __m256i apart = _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0);
+  const __m256i rows = _mm256_permutevar8x32_epi32(_mm512_cvtepi16_epi8(code), apart);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(rows));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + kChunk), _mm256_extracti128_si256(rows, 1));
 }
 
 inline Floats signed_by(Floats v, uint16_t bits) {
@@ -108,25 +112,31 @@ template <class T> inline void put(T* to, Floats v) {
   narrow(room, to, kLanes);
 }
 
-// 16 bytes and the 16 that lie a chunk further.
+// 16 bytes and the 16 that lie a chunk further, as two rows.
 inline Shorts two_rows(const uint8_t* bytes) {
   const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
   const __m128i second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + kChunk));
-  return Shorts(_mm512_cvtepu8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1)));
+  const __m128i low = _mm_unpacklo_epi32(first, second), high = _mm_unpackhi_epi32(first, second);
+  return Shorts(_mm512_cvtepu8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1)));
 }
 
+// The next block is fetched while this one is worked on, the gradient in one pass and the residual in another: more
+// at a time would fill the buffers that loads wait in.
 inline void prefetch(const void* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) _mm_prefetch(static_cast<const char*>(from) + at, _MM_HINT_T1);
 }
 
-inline Floats lower(Shorts v) {
-  return Floats(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(__m512i(v)))));
+// The rows' words, 2^16 times as large: a word in the upper half of 32 bits needs no sign extension.
+constexpr float kLarge = 65536;
+inline Floats first_row(Shorts v) {
+  return Floats(_mm512_cvtepi32_ps(_mm512_unpacklo_epi16(_mm512_setzero_si512(), __m512i(v))));
 }
-inline Floats upper(Shorts v) {
-  return Floats(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(__m512i(v), 1))));
+inline Floats second_row(Shorts v) {
+  return Floats(_mm512_cvtepi32_ps(_mm512_unpackhi_epi16(_mm512_setzero_si512(), __m512i(v))));
 }
 
-// Calls each(coordinate, values) for every 16 values of a block whose strides from 512 on are done.
+// Calls each(coordinate, values) for every 16 values of a block whose strides from 512 on are done; they come kLarge
+// times as large.
 template <class Each> inline void finish_pairs(const int16_t* words, size_t size, Each each) {
   for (size_t pair = 0; pair < size; pair += kPair) {
     Shorts v[16];
@@ -134,7 +144,7 @@ template <class Each> inline void finish_pairs(const int16_t* words, size_t size
     across(v);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) {
-      const Floats first = lower(v[i]), second = upper(v[i]);
+      const Floats first = first_row(v[i]), second = second_row(v[i]);
       each(pair + i * kLanes, inside(first + second));
       each(pair + kChunk + i * kLanes, inside(difference(first, second)));
     }
@@ -144,10 +154,8 @@ template <class Each> inline void finish_pairs(const int16_t* words, size_t size
 inline Floats plus_square(Floats sum, Floats v) { return Floats(_mm512_fmadd_ps(__m512(v), __m512(v), __m512(sum))); }
 inline float total(Floats v) { return _mm512_reduce_add_ps(__m512(v)); }
 
-inline Floats sum_of(const float* grad, const float* residual, int i) {
-  const Floats value = load<Floats>(grad + i * kLanes);
-  return residual ? value + load<Floats>(residual + i * kLanes) : value;
-}
+// Whether the block is complete, and its norm so large that its step can be divided by kLarge exactly.
+inline bool fast(const Block& block, float norm) { return block.numel == block.size && (norm > kTiny || norm == 0); }
 
 // Encodes full blocks of R chunks.
 template <int Nodes, class T> class FastEncoder {
@@ -159,7 +167,7 @@ template <int Nodes, class T> class FastEncoder {
 
   // Whether the block was one for this way.
   bool operator()(const Block& block, float norm, float* quality) const {
-    if (block.numel != block.size) return false;
+    if (!fast(block, norm)) return false;
     switch (block.size / int64_t(kChunk)) {
       case 2: encode<2>(block, norm, quality); return true;
       case 4: encode<4>(block, norm, quality); return true;
@@ -171,75 +179,100 @@ template <int Nodes, class T> class FastEncoder {
 
  private:
   template <int R> void encode(const Block& block, float norm, float* quality) const {
+    constexpr size_t size = R * kChunk;
     const uint32_t parameter = uint32_t(block.parameter);
-    task_.room.signs.draw_for(branch(task_.keys.shared, parameter), block);
-    quality[kEnergy] = rotate<R>(block);
-    quality[kClamped] = round<R>(block, norm, branch(task_.keys.own, parameter) + uint32_t(block.offset / 2));
-    quality[kError] = subtract<R>(block, step_of(task_.lookup.step, norm, size_t(block.size)));
+    const uint32_t key = branch(task_.keys.own, parameter) + uint32_t(block.offset / 2);
+    const float scale = task_.lookup.scale_of(norm);
+    Scratch& room = task_.room;
+    room.signs.draw_for(branch(task_.keys.shared, parameter), block);
+    const Part here = part(block);
+    quality[kEnergy] = rotate<R>(here, room.rotated);
+    if (task_.bits == 4) {
+      uint8_t* const codes = task_.codes + block.at / 2;
+      quality[kClamped] = round<R>(here.grad + size, room.rotated, scale, tables_, key, room.words,
+                                   [=](__m512i code, size_t at) { store_nibbles(code, codes + at / 2); });
+    } else {
+      uint8_t* const codes = room.codes;
+      quality[kClamped] = round<R>(here.grad + size, room.rotated, scale, tables_, key, room.words,
+                                   [=](__m512i code, size_t at) { store_bytes(code, codes + at); });
+      pack(codes, size, task_.bits, task_.codes + block.at * task_.bits / 8);
+    }
+    quality[kError] = subtract<R>(here, step_of(task_.lookup.step, norm, size), room.words);
   }
 
-  const uint16_t* signs() const { return reinterpret_cast<const uint16_t*>(task_.room.signs.words); }
-  const float* residual(const Block& block, size_t at) const {
-    return task_.residual ? task_.residual + block.start + at : nullptr;
+  // The passes work on copies: stores of bytes might otherwise change what they were given.
+  struct Part {
+    const T* grad;
+    const float* residual;
+    float* left;
+    const uint16_t* signs;
+
+    Floats exact(const float* values, size_t at, int i) const {
+      const Floats grad = load<Floats>(values + i * kLanes);
+      return residual ? grad + load<Floats>(residual + at + i * kLanes) : grad;
+    }
+  };
+  Part part(const Block& block) const {
+    return {task_.grad + block.start, task_.residual ? task_.residual + block.start : nullptr,
+            task_.left ? task_.left + block.start : nullptr,
+            reinterpret_cast<const uint16_t*>(task_.room.signs.words)};
   }
 
-  template <int R> float rotate(const Block& block) const {
+  template <int R> static float rotate(const Part part, float* rotated) {
     alignas(64) float room[kChunk];
     Floats energy = {};
     for (size_t at = 0; at < R * kChunk; at += kChunk) {
-      const float* const grad = as_floats(task_.grad + block.start + at, kChunk, room);
+      const float* const grad = as_floats(part.grad + at, kChunk, room);
       Floats v[16];
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) {
-        const Floats x = sum_of(grad, residual(block, at), i);
+        const Floats x = part.exact(grad, at, i);
         energy = plus_square(energy, x);
-        v[i] = inside(signed_by(x, signs()[at / 16 + i]));
+        v[i] = inside(signed_by(x, part.signs[at / 16 + i]));
       }
       across(v);
-      store_all(v, task_.room.rotated + at, kLanes);
+      store_all(v, rotated + at, kLanes);
     }
     return total(energy);
   }
 
-  template <int R> float round(const Block& block, float norm, uint32_t key) const {
-    const Words two_rows = Words(_mm512_set_epi32(135, 134, 133, 132, 131, 130, 129, 128, 7, 6, 5, 4, 3, 2, 1, 0));
-    const Floats scale = all(task_.lookup.scale_of(norm));
-    const bool nibbles = task_.bits == 4;
-    uint8_t* const codes = nibbles ? task_.codes + block.at / 2 : task_.room.codes;
+  template <int R, class Put>
+  static float round(const T* next, const float* rotated, float each, const Tables<Nodes> tables, uint32_t key,
+                     int16_t* words, Put put_codes) {
+    const Words places = Words(_mm512_set_epi32(135, 134, 7, 6, 133, 132, 5, 4, 131, 130, 3, 2, 129, 128, 1, 0));
+    const Floats scale = all(each);
     uint64_t clamped = 0;
     for (size_t at = 0; at < kChunk; at += kLanes) {
-      prefetch(task_.grad + block.start + (kChunk + at) * R, kLanes * R * sizeof(T));
-      if (task_.residual) prefetch(residual(block, (kChunk + at) * R), kLanes * R * 4);
+      prefetch(next + at * R, kLanes * R * sizeof(T));
       Floats v[R];
       Shorts values[R / 2];
-      load_all(v, task_.room.rotated + at, kChunk);
+      const Words counters = places + (key + uint32_t(at / 2));
+      load_all(v, rotated + at, kChunk);
       across(v);
 #pragma GCC unroll 8
       for (int i = 0; i < R; i += 2) {
         const size_t first = at + size_t(i) * kChunk;
-        const Words noise = hashed(Words(two_rows + (key + uint32_t(first / 2))));
-        const __m512i code = round_pair(v[i], v[i + 1], scale, tables_, __m512i(noise), clamped);
-        values[i / 2] = Shorts(_mm512_permutexvar_epi16(code, tables_.value));
-        if (nibbles) store_nibbles(code, codes + first / 2, codes + (first + kChunk) / 2);
-        else store_bytes(code, codes + first, codes + first + kChunk);
+        const Words noise = hashed(Words(counters + uint32_t(i * kChunk / 2)));
+        const __m512i code = round_pair(v[i], v[i + 1], scale, tables, __m512i(noise), clamped);
+        values[i / 2] = Shorts(_mm512_permutexvar_epi16(code, tables.value));
+        put_codes(code, first);
       }
       across(values);
-      store_all(values, task_.room.words + 2 * at, kPair);
+      store_all(values, words + 2 * at, kPair);
     }
-    if (!nibbles) pack(codes, R * kChunk, task_.bits, task_.codes + block.at * task_.bits / 8);
     return float(clamped);
   }
 
-  template <int R> float subtract(const Block& block, float each) const {
-    const Floats step = all(each);
+  template <int R> static float subtract(const Part part, float each, const int16_t* words) {
+    const Floats step = all(each / kLarge);
     Floats error = {};
-    finish_pairs(task_.room.words, R * kChunk, [&](size_t at, Floats values) {
-      const Floats said = signed_by(values * step, signs()[at / 16]);
+    finish_pairs(words, R * kChunk, [&](size_t at, Floats values) {
+      if (part.residual) prefetch(part.residual + R * kChunk + at, sizeof(Floats));
+      const Floats said = signed_by(values * step, part.signs[at / 16]);
       alignas(64) float room[kLanes];
-      const float* const grad = as_floats(task_.grad + block.start + at, kLanes, room);
-      const Floats rest = sum_of(grad, residual(block, at), 0) - said;
+      const Floats rest = part.exact(as_floats(part.grad + at, kLanes, room), at, 0) - said;
       error = plus_square(error, rest);
-      if (task_.left) put(task_.left + block.start + at, rest);
+      if (part.left) put(part.left + at, rest);
     });
     return total(error);
   }
@@ -264,14 +297,14 @@ template <int R, class T> void decode_full(const Decoding<T>& task, const Block&
   }
   task.room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
   const uint16_t* const signs = reinterpret_cast<const uint16_t*>(task.room.signs.words);
-  const Floats step = all(step_of(task.step / float(count), norm, size_t(block.size)));
+  const Floats step = all(step_of(task.step / float(count), norm, size_t(block.size)) / kLarge);
   finish_pairs(task.room.words, R * kChunk, [&](size_t at, Floats values) {
     put(task.grad + block.start + at, signed_by(values * step, signs[at / 16]));
   });
 }
 
 template <class T> bool decode_fast(const Decoding<T>& task, const Block& block, float norm) {
-  if (block.numel != block.size || task.lane != 8) return false;
+  if (!fast(block, norm) || task.lane != 8) return false;
   switch (block.size / int64_t(kChunk)) {
     case 2: decode_full<2>(task, block, norm); return true;
     case 4: decode_full<4>(task, block, norm); return true;

@@ -1,0 +1,111 @@
+"""The ops on prepared inputs, as `laconic bench` measures them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from laconic import kernels
+from laconic.blocks import block_pieces
+from laconic.kernels import thc as ops
+from laconic.technique import Bucket
+from laconic.thc import THC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op and its reference; each gives what it computed, equal but for a relative `tolerance`.
+
+    `bytes` is what counts for the op's speed.
+    """
+
+    op: str
+    bytes: int
+    run: Callable[[], list[torch.Tensor]]
+    reference: Callable[[], list[torch.Tensor]]
+    tolerance: float = 0.0
+
+
+def cases(coordinates: int) -> list[Case]:
+    """All cases, for vectors of so many coordinates."""
+    averages = [_average(coordinates, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+    return [*averages, *_thc(coordinates)]
+
+
+def _case(
+    name: str,
+    counted: int,
+    op: Any,
+    inputs: list[Any],
+    results: list[torch.Tensor],
+    scratch: list[torch.Tensor] | None = None,
+    tolerance: float = 0.0,
+) -> Case:
+    """A case of an op that takes inputs, results and scratch, in this order."""
+
+    def compute(function: Callable[..., None]) -> list[torch.Tensor]:
+        function(*inputs, *results, *(scratch or []))
+        return results
+
+    return Case(
+        name, counted, functools.partial(compute, op), functools.partial(compute, op.reference), tolerance
+    )
+
+
+def _average(coordinates: int, dtype: torch.dtype) -> Case:
+    messages = _random(WORKERS, coordinates // WORKERS).to(dtype)
+    name = f"average {str(dtype).removeprefix('torch.')}"
+    return _case(name, messages.nbytes, kernels.average, [messages], [torch.empty_like(messages[0])])
+
+
+def _thc(coordinates: int) -> list[Case]:
+    """One worker of four, with one piece; `combine` has all coordinates of all four workers."""
+    technique = THC()
+    grid = technique.grid(WORKERS)
+    bucket = Bucket(("w",), (coordinates,), torch.float32)
+    (piece,) = block_pieces(bucket, WORKERS, block=technique.block, width=coordinates)
+    chart, table = piece.chart(torch.device("cpu")), torch.tensor(grid.table)
+    grad, residual = _random(coordinates), 0.3 * _random(coordinates, seed=1)
+    norms, new, mean = torch.empty(len(chart)), torch.empty(coordinates), torch.empty(coordinates)
+    ops.thc_norms(grad, residual, chart, norms)
+    norms = 1.1 * norms  # some other worker's are larger
+    quality = torch.empty(len(chart), 3)
+    codes = torch.zeros(WORKERS, piece.width // 2, dtype=torch.uint8)
+    messages = _bytes(256, WORKERS, -(-coordinates // 16) * 8)
+    reply = torch.empty(2 * messages.shape[1] + ops.COUNT_BYTES, dtype=torch.uint8)
+    replies = _bytes(WORKERS * grid.granularity, WORKERS, piece.width + ops.COUNT_BYTES)
+    replies[:, -ops.COUNT_BYTES :] = torch.tensor([WORKERS, 0], dtype=torch.uint8)
+    span, shared, own = [grid.granularity, grid.threshold], 1, 2
+    encode = [grad, residual, norms, chart, table, *span, shared, own, technique.bits]
+    decode = [replies, norms, chart, *span, shared, grid.lane]
+    combine = [messages, table, technique.bits, grid.lane]
+    size = grad.nbytes
+    return [
+        _case(
+            "thc norms",
+            size,
+            ops.thc_norms,
+            [grad, residual, chart],
+            [torch.empty_like(norms)],
+            tolerance=1e-5,
+        ),
+        _case("thc encode", size, ops.thc_encode, encode, [codes, new], [quality]),
+        _case("thc combine", WORKERS * size, ops.thc_combine, combine, [reply]),
+        _case("thc decode", size, ops.thc_decode, decode, [mean]),
+    ]
+
+
+def _bytes(below: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, below, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def _random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
