@@ -1,1 +1,153 @@
 """The ops in Triton, for CUDA; one without a function here runs its PyTorch reference."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch.utils.weak import WeakIdKeyDictionary
+
+from laconic.kernels import thc, thc_gpu
+
+REGISTERS = 1 << 16
+"""Of a multiprocessor, for all its threads."""
+EXACT = 1 << 24
+"""Up to here fp32 has every integer, and adds them faster."""
+VECTOR = 4
+"""Values that a thread loads at once where all blocks start at multiples of it."""
+
+_tiles, _lookups = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+
+
+def thc_norms(
+    grad: torch.Tensor, residual: torch.Tensor | None, chart: torch.Tensor, norms: torch.Tensor
+) -> None:
+    """`norms` are the blocks' norms, infinite where one is not finite."""
+    tile, align = _tile(chart)
+    with torch.cuda.device_of(grad):
+        thc_gpu.norms[(len(chart),)](grad, residual, chart, norms, tile, align, num_warps=_warps(tile, 16))
+
+
+def thc_encode(
+    grad: torch.Tensor,
+    residual: torch.Tensor | None,
+    norms: torch.Tensor,
+    chart: torch.Tensor,
+    table: torch.Tensor,
+    granularity: int,
+    threshold: float,
+    shared: int,
+    own: int,
+    bits: int,
+    codes: torch.Tensor,
+    new: torch.Tensor | None,
+    quality: torch.Tensor,
+) -> None:
+    """`codes` are the packed codes, `new` what they do not say, `quality` as the reference describes it."""
+    tile, align = _tile(chart)
+    with torch.cuda.device_of(grad):
+        thc_gpu.encode[(len(chart),)](
+            grad,
+            residual,
+            norms,
+            chart,
+            _lookup(table, granularity),
+            granularity,
+            thc.UNIT * granularity / (2 * threshold),
+            2 * threshold / granularity,
+            _signed(shared),
+            _signed(own),
+            codes,
+            new,
+            quality,
+            BITS=bits,
+            TINY=thc.TINY,
+            TILE=tile,
+            ALIGN=align,
+            FLOAT=granularity * tile <= EXACT,
+            **_launch(tile, values=16, registers=80),
+        )
+
+
+def thc_combine(
+    messages: torch.Tensor, table: torch.Tensor, bits: int, lane: int, reply: torch.Tensor
+) -> None:
+    """`reply` has the sums of the codes' integers, packed, and behind them the number of messages."""
+    messages = messages if messages.stride(1) == 1 else messages.contiguous()
+    groups, tile = messages.shape[1] // bits, 256
+    with torch.cuda.device_of(reply):
+        thc_gpu.combine[(triton.cdiv(groups, tile),)](
+            messages, messages.stride(0), len(messages), table, reply, groups, bits, lane, tile
+        )
+
+
+def thc_decode(
+    replies: torch.Tensor,
+    norms: torch.Tensor,
+    chart: torch.Tensor,
+    granularity: int,
+    threshold: float,
+    shared: int,
+    lane: int,
+    grad: torch.Tensor,
+) -> None:
+    """`grad` is the mean of what the contributors' codes say."""
+    replies = replies if replies.stride(1) == 1 else replies.contiguous()
+    tile, align = _tile(chart)
+    with torch.cuda.device_of(grad):
+        thc_gpu.decode[(len(chart),)](
+            replies,
+            replies.stride(0),
+            (replies.shape[1] - thc.COUNT_BYTES) * 8 // lane,
+            norms,
+            chart,
+            granularity,
+            2 * threshold / granularity,
+            _signed(shared),
+            grad,
+            LANE=lane,
+            WORDS=lane == 8 and replies.data_ptr() % 4 == 0,
+            TILE=tile,
+            ALIGN=align,
+            FLOAT=tile << lane <= EXACT,
+            **_launch(tile, values=64, registers=96),
+        )
+
+
+def _tile(chart: torch.Tensor) -> tuple[int, int]:
+    """The largest size in the chart, and what all starts are multiples of; the device is asked once."""
+    if chart not in _tiles:
+        odd = (chart[:, [thc.START, thc.NUMEL]] % VECTOR != 0).any()
+        largest, odd = torch.stack([chart[:, thc.SIZE].max(), odd]).tolist()
+        _tiles[chart] = max(64, largest), 1 if odd else VECTOR
+    return _tiles[chart]
+
+
+def _lookup(table: torch.Tensor, granularity: int) -> torch.Tensor:
+    """For every node of the grid T[k], T[k + 1] - T[k] and k, the code below; made once."""
+    if table not in _lookups:
+        nodes = torch.arange(granularity + 1, device=table.device)
+        below = (torch.searchsorted(table, nodes, right=True) - 1).clamp(max=len(table) - 2)
+        width = table[below + 1] - table[below]
+        _lookups[table] = (table[below] | width << 10 | below << 20).int()
+    return _lookups[table]
+
+
+def _signed(key: int) -> int:
+    """The key's 32 bits as an int32, so that every key has the same compiled kernel."""
+    return key - (key >> 31 << 32)
+
+
+def _warps(tile: int, values: int) -> int:
+    """Warps whose threads have so many values each."""
+    return min(32, max(1, tile // (32 * values)))
+
+
+def _launch(tile: int, values: int, registers: int) -> dict[str, int]:
+    """Options for a kernel; nothing is fused, as the reference rounds products before it adds."""
+    warps = _warps(tile, values)
+    return {
+        "STAGES": values.bit_length() - 1,
+        "num_warps": warps,
+        "maxnreg": min(registers, REGISTERS // (32 * warps)),
+        "enable_fp_fusion": False,
+    }

@@ -1,0 +1,304 @@
+"""THC's ops in Triton: a program for every block, whatever the blocks' sizes, with the reference's bits.
+
+A program works on a tile, as large as the chart's largest block. Behind a smaller block the tile has zeros. Of
+these the transform's later stages make copies of the block's transform; and if the integers on the way back are
+copies too, what comes back is the block, times their number, and zeros. So no stage asks for the size.
+
+The butterflies of a few strides at once are within a thread: `_front` brings the coordinates that they join to
+the first axis, which layouts keep in registers, and the change of layout goes through shared memory.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# ruff: noqa: N803, N806, SIM108 (capitals are a kernel's constants, and its branches are the compiler's)
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norms(grad, residual, chart, norms, TILE: tl.constexpr, ALIGN: tl.constexpr):
+    """A block's norm."""
+    _, _, start, numel, _, _ = _block(chart, ALIGN)
+    x = _take(grad, residual, start, numel, TILE)
+    norm = tl.sqrt_rn(tl.sum(x * x))
+    tl.store(norms + tl.program_id(0), tl.where(norm < float("inf"), norm, float("inf")))
+
+
+@triton.jit(do_not_specialize=["shared", "own"])
+def encode(
+    grad,
+    residual,
+    norms,
+    chart,
+    lookup,
+    granularity,
+    unit,
+    span,
+    shared,
+    own,
+    codes,
+    new,
+    quality,
+    BITS: tl.constexpr,
+    TINY: tl.constexpr,
+    TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    FLOAT: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """A block's codes, what they do not say, and how good they are; the letters are the reference's."""
+    parameter, offset, start, numel, size, at = _block(chart, ALIGN)
+    norm = tl.load(norms + tl.program_id(0))
+    x = _take(grad, residual, start, numel, TILE)
+    signs = _signs(parameter, offset, shared, TILE)
+    scale = tl.where(norm > TINY, tl.div_rn(unit, norm), 0.0)
+    height = _hadamard(_flip(x, signs), STAGES) * scale + (128.0 * granularity + 0.5)
+    y = tl.minimum(tl.maximum(height, 0.0), 256.0 * granularity).to(tl.int32)
+    clamped = (y == 0) | (y == 256 * granularity)
+    sums = tl.sum(tl.join(x * x, clamped.to(tl.float32)), 0)
+    copies = tl.where(tl.arange(0, 2) == 1, TILE // size, 1)
+    quality += tl.program_id(0) * 3
+    tl.store(quality + 1 + tl.arange(0, 2), tl.div_rn(sums, copies.to(tl.float32)))
+
+    entry = tl.load(lookup + (y >> 8))
+    low, width = entry & 1023, (entry >> 10) & 1023
+    noise = _noise(parameter, offset, size, own, TILE)
+    up = (noise * width + low * 65536 - y * 256) >> 31  # -1 where the code above is taken
+    _pack(codes + at // 8 * BITS, (entry >> 20) - up, size, BITS)
+
+    said = _transformed(low + (width & up), granularity * (TILE // 2), FLOAT, STAGES)
+    if size < TILE:
+        said *= size.to(tl.float32) * (1.0 / TILE)
+    left = x - _flip(said * _step(norm * span, size), signs)
+    if numel < TILE:
+        left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
+    if new is not None:
+        _store(new, left, start, numel)
+    tl.store(quality, tl.sum(left * left))
+
+
+@triton.jit
+def combine(
+    messages, stride, count, table, reply, groups, BITS: tl.constexpr, LANE: tl.constexpr, TILE: tl.constexpr
+):
+    """The sums of groups of eight codes: `BITS` bytes of a message, `LANE` bytes of the reply."""
+    first = tl.program_id(0).to(tl.int64) * TILE
+    group = tl.arange(0, TILE)[:, None]
+    byte = tl.arange(0, 8 if LANE == 8 else 16)[None, :]
+    there = (first + group < groups) & (byte < LANE)
+    code, shift = byte * 8 // LANE, byte * 8 % LANE
+    messages += first * BITS
+    sums = _sums(messages, stride, count, table, group * 8 + code, there, BITS) >> shift
+    if LANE > 8:
+        more = there & (shift + 8 > LANE)
+        sums |= _sums(messages, stride, count, table, group * 8 + code + 1, more, BITS) << (LANE - shift)
+    tl.store(reply + first * LANE + group * LANE + byte, sums.to(tl.uint8), mask=there)
+    if tl.program_id(0) == 0:
+        end = reply + groups.to(tl.int64) * LANE
+        tl.store(end, count.to(tl.uint8))
+        tl.store(end + 1, (count >> 8).to(tl.uint8))
+
+
+@triton.jit
+def _sums(messages, stride, count, table, code, there, BITS: tl.constexpr):
+    """The sums of the table's integers for the codes of these numbers."""
+    byte, shift = code * BITS // 8, code * BITS % 8
+    total = tl.zeros(there.shape, tl.int32)
+    for _ in range(count):
+        pair = tl.load(messages + byte, mask=there, other=0).to(tl.int32)
+        if 8 % BITS != 0:
+            pair |= tl.load(messages + byte + 1, mask=there & (shift + BITS > 8), other=0).to(tl.int32) << 8
+        total += tl.load(table + ((pair >> shift) & ((1 << BITS) - 1))).to(tl.int32)
+        messages += stride
+    return total
+
+
+@triton.jit(do_not_specialize=["shared"])
+def decode(
+    replies,
+    stride,
+    width,
+    norms,
+    chart,
+    granularity,
+    span,
+    shared,
+    grad,
+    LANE: tl.constexpr,
+    WORDS: tl.constexpr,
+    TILE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    FLOAT: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """What a block's sums say."""
+    parameter, offset, start, numel, size, at = _block(chart, ALIGN)
+    norm = tl.load(norms + tl.program_id(0))
+    place = at.to(tl.int32) // width
+    reply = place.to(tl.int64) * stride
+    count = tl.load(replies + reply + width // 8 * LANE).to(tl.int32)
+    count |= tl.load(replies + reply + width // 8 * LANE + 1).to(tl.int32) << 8
+
+    first = reply + (at.to(tl.int32) - place * width) // 8 * LANE
+    if WORDS:
+        sums = _bytes(replies, first, size, TILE)
+    else:
+        sums = _lanes(replies + first, size, LANE, TILE)
+    said = _transformed(sums, granularity * count * (size // 2), FLOAT, STAGES)
+    share = tl.div_rn(span, count.to(tl.float32))
+    signs = _signs(parameter, offset, shared, TILE)
+    _store(grad, _flip(said * _step(norm * share, size), signs), start, numel)
+
+
+@triton.jit
+def _block(chart, ALIGN: tl.constexpr):
+    """The program's row of the chart; the compiler sees that start and numel are multiples of `ALIGN`."""
+    row = chart + tl.program_id(0) * 6
+    return (
+        tl.load(row).to(tl.uint32),
+        tl.load(row + 1),
+        tl.load(row + 2) // ALIGN * ALIGN,
+        tl.load(row + 3).to(tl.int32) // ALIGN * ALIGN,
+        tl.load(row + 4).to(tl.int32),
+        tl.load(row + 5),
+    )
+
+
+@triton.jit
+def _take(grad, residual, start, numel, TILE: tl.constexpr):
+    """The block's gradient and residual, and zeros behind it."""
+    x = _load(grad, start, numel, TILE)
+    if residual is not None:
+        x += _load(residual, start, numel, TILE)
+    return x
+
+
+@triton.jit
+def _load(pointer, start, numel, TILE: tl.constexpr):
+    inside = tl.arange(0, TILE)
+    return tl.load(pointer + start + inside, mask=inside < numel, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(pointer, values, start, numel):
+    inside = tl.arange(0, values.shape[0])
+    tl.store(pointer + start + inside, values, mask=inside < numel)
+
+
+@triton.jit
+def _hash(word):
+    word = (word ^ (word >> 16)) * 0x7FEB352D
+    word = (word ^ (word >> 15)) * 0x846CA68B
+    return word ^ (word >> 16)
+
+
+@triton.jit
+def _signs(parameter, offset, key, TILE: tl.constexpr):
+    """Sign bits; blocks start at multiples of their sizes, so that only small ones start within a word."""
+    first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 5).to(tl.uint32)
+    words = _hash(first + tl.arange(0, TILE // 32).to(tl.uint32)) >> (offset % 32).to(tl.uint32)
+    bits = words[:, None] << (31 - tl.arange(0, 32)).to(tl.uint32)[None, :]
+    return tl.reshape(bits & 0x80000000, (TILE,))
+
+
+@triton.jit
+def _flip(values, signs):
+    return (values.to(tl.uint32, bitcast=True) ^ signs).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _noise(parameter, offset, size, key, TILE: tl.constexpr):
+    """Integers below 2^16, the same for every copy of the block."""
+    first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 1).to(tl.uint32)
+    words = _hash(first + (tl.arange(0, TILE // 2) & (size // 2 - 1)).to(tl.uint32))
+    return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (TILE,)).to(tl.int32)
+
+
+@triton.jit
+def _pack(pointer, codes, size, BITS: tl.constexpr):
+    TILE: tl.constexpr = codes.shape[0]
+    if BITS == 4:
+        low, high = tl.split(tl.reshape(codes, (TILE // 2, 2)))
+        byte = tl.arange(0, TILE // 2)
+        tl.store(pointer + byte, (low | high << 4).to(tl.uint8), mask=byte < size // 8 * 4)
+    else:
+        eight, byte = tl.arange(0, TILE // 8)[:, None], tl.arange(0, 8)[None, :]
+        parts = tl.reshape(codes, (TILE // 8, 8)).to(tl.uint64) << (byte * BITS).to(tl.uint64)
+        packed = tl.sum(parts, 1)[:, None] >> (byte * 8).to(tl.uint64)
+        there = (eight < size // 8) & (byte < BITS)
+        tl.store(pointer + eight * BITS + byte, packed.to(tl.uint8), mask=there)
+
+
+@triton.jit
+def _bytes(pointer, first, size, TILE: tl.constexpr):
+    """A block's bytes from `first` on, from the aligned words on which they lie."""
+    four = tl.arange(0, TILE // 4)
+    words = pointer.to(tl.pointer_type(tl.uint32)) + first // 4 + four
+    shift = (first % 4 * 8).to(tl.uint32)
+    here = tl.load(words, mask=four < size // 4, other=0)
+    beyond = tl.load(words + 1, mask=four < tl.where(shift > 0, size // 4, 0), other=0)
+    word = (here >> shift) | (beyond << 8 << (24 - shift))
+    even, odd = tl.join(word & 255, word >> 16 & 255), tl.join(word >> 8 & 255, word >> 24)
+    return tl.reshape(tl.join(even, odd), (TILE,)).to(tl.int32)
+
+
+@triton.jit
+def _lanes(pointer, size, LANE: tl.constexpr, TILE: tl.constexpr):
+    """A block's integers of `LANE` bits, each from up to three bytes."""
+    inside = tl.arange(0, TILE)
+    byte, shift = inside * LANE // 8, inside * LANE % 8
+    value = tl.load(pointer + byte, mask=inside < size, other=0).to(tl.int32)
+    for more in tl.static_range(1, 3):
+        there = (inside < size) & (shift + LANE > 8 * more)
+        value |= tl.load(pointer + byte + more, mask=there, other=0).to(tl.int32) << 8 * more
+    return value >> shift & ((1 << LANE) - 1)
+
+
+@triton.jit
+def _transformed(values, middle, FLOAT: tl.constexpr, STAGES: tl.constexpr):
+    """The transform of integers less their grid's middle: of a constant it is the sum, at coordinate 0."""
+    if FLOAT:
+        values = values.to(tl.float32)
+    sums = _hadamard(values, STAGES)
+    return tl.where(tl.arange(0, values.shape[0]) == 0, sums - middle, sums).to(tl.float32)
+
+
+@triton.jit
+def _step(span, size):
+    """Twice the reference's, whose integers are twice those here; 0.5 / size has another exponent than size."""
+    half = (0x7E800000 - size.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+    return span * half * 2
+
+
+@triton.jit
+def _hadamard(x, STAGES: tl.constexpr):
+    """√d H x, smallest stride first; threads load four neighbours, and have 2^STAGES values."""
+    x = _stages(x, 0, 2)
+    for first in tl.static_range(2, 15, STAGES):
+        x = _stages(x, first, first + STAGES)
+    return x
+
+
+@triton.jit
+def _stages(x, FIRST: tl.constexpr, LAST: tl.constexpr):
+    TILE: tl.constexpr = x.shape[0]
+    STRIDE: tl.constexpr = 1 << FIRST
+    COUNT: tl.constexpr = min(1 << (LAST - FIRST), TILE // STRIDE)
+    if COUNT > 1:
+        shape: tl.constexpr = (TILE // (STRIDE * COUNT), COUNT, STRIDE)
+        x = tl.reshape(tl.permute(tl.reshape(x, shape), (1, 0, 2)), (COUNT, TILE // COUNT))
+        for stage in tl.static_range(LAST - FIRST):
+            if (2 << stage) <= COUNT:
+                x = _butterflies(x, 1 << stage)
+        x = tl.permute(tl.reshape(x, (COUNT, TILE // (STRIDE * COUNT), STRIDE)), (1, 0, 2))
+    return tl.reshape(x, (TILE,))
+
+
+@triton.jit
+def _butterflies(x, STRIDE: tl.constexpr):
+    """Sums and differences of the rows that are `STRIDE` apart."""
+    ROWS: tl.constexpr = x.shape[0]
+    REST: tl.constexpr = x.shape[1]
+    shape: tl.constexpr = (ROWS // (2 * STRIDE), 2, STRIDE, REST)
+    left, right = tl.split(tl.permute(tl.reshape(x, shape), (0, 2, 3, 1)))
+    return tl.reshape(tl.permute(tl.join(left + right, left - right), (0, 3, 1, 2)), (ROWS, REST))
