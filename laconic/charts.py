@@ -170,7 +170,8 @@ def figure(spec: Spec, path: Path) -> Path:
     """The chart is drawn in the file, which ends in .svg or .png, without a browser."""
     if path.suffix not in (".svg", ".png"):
         raise ValueError(f"a figure cannot be written as {path.name!r}; let its name end in .svg or .png")
-    sized = {**spec, "width": 640, "background": "white"}
+    width = {"width": 640} if spec.get("width") == "container" else {}
+    sized = {**spec, **width, "background": "white"}
     if path.suffix == ".svg":
         path.write_text(engine().vegalite_to_svg(sized), encoding="utf-8")
     else:
