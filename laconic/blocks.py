@@ -11,6 +11,7 @@ end of a row.
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -94,7 +95,7 @@ class BlockPiece(Piece):
 
 def block_pieces(bucket: Bucket, shards: int, *, block: int, width: int) -> list[BlockPiece]:
     """Pieces that cover `bucket` in blocks of at most `block`, with rows of about `width` coordinates."""
-    return [_piece(bucket, shards, blocks) for blocks in _groups(_blocks(bucket, block), shards * width)]
+    return [_piece(bucket, shards, blocks) for blocks in _groups([*_blocks(bucket, block)], shards * width)]
 
 
 def _blocks(bucket: Bucket, largest: int) -> Iterator[Run]:
@@ -111,16 +112,19 @@ def _blocks(bucket: Bucket, largest: int) -> Iterator[Run]:
         start += size
 
 
-def _groups(blocks: Iterable[Run], most: int) -> Iterator[list[Run]]:
-    """The blocks in their order, in groups of at most `most` coordinates, but at least one block."""
-    group: list[Run] = []
+def _groups(blocks: Sequence[Run], most: int) -> Iterator[list[Run]]:
+    """The blocks in their order, in groups of nearly equal size, of about `most` coordinates."""
+    total = sum(block.block for block in blocks)
+    share = total / max(1, round(total / most))
+    for _, group in itertools.groupby(_with_ends(blocks), lambda item: min(item[0] - 1, total - 1) // share):
+        yield [block for _, block in group]
+
+
+def _with_ends(blocks: Iterable[Run]) -> Iterator[tuple[int, Run]]:
+    end = 0
     for block in blocks:
-        if group and sum(member.block for member in group) + block.block > most:
-            yield group
-            group = []
-        group.append(block)
-    if group:
-        yield group
+        end += block.block
+        yield end, block
 
 
 def _piece(bucket: Bucket, shards: int, blocks: Sequence[Run]) -> BlockPiece:

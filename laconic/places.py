@@ -10,7 +10,7 @@ sizes vary they travel first, as integers, and replies are padded to the longest
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 import torch
@@ -59,7 +59,13 @@ class Place(Protocol):
 
 @dataclass(frozen=True)
 class Peers:
-    """Every worker combines one shard; nothing but the process group is needed."""
+    """Every worker combines one shard; nothing but the process group is needed.
+
+    Up to `direct` workers agree by telling everybody: one hop, and few bytes as long as the workers are few. More
+    of them pass their numbers around a ring.
+    """
+
+    direct: int = 64
 
     offers: ClassVar[Capability] = Capability.COMBINE | Capability.SUM
 
@@ -68,13 +74,13 @@ class Peers:
         return 4 if varies else 2
 
     def agree(self, numbers: torch.Tensor, workers: int) -> Generator[Transfer, None, None]:
-        """An all-reduce, which passes every number around a ring twice."""
-
-        def start(group: dist.ProcessGroup) -> dist.Work:
-            return dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)
-
-        around = 2 * numbers.nbytes * (workers - 1) // workers
-        yield Transfer("agree", start, around, around)
+        """One transfer, to everybody or around a ring."""
+        if workers > self.direct:
+            yield _largest(numbers, workers)
+            return
+        heard = numbers.new_empty(workers * len(numbers))
+        yield replace(_all_to_all(heard, numbers.repeat(workers), own=numbers.nbytes), phase="agree")
+        torch.amax(heard.view(workers, -1), 0, out=numbers)
 
     def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
         """Message k goes to worker k, whose reply goes to all."""
@@ -117,6 +123,14 @@ def _all_to_all(
         return dist.all_to_all_single(arrived, messages, *splits, group=group, async_op=True)
 
     return Transfer("up", start, messages.nbytes - own, arrived.nbytes - own)
+
+
+def _largest(numbers: torch.Tensor, workers: int) -> Transfer:
+    def start(group: dist.ProcessGroup) -> dist.Work:
+        return dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)
+
+    around = 2 * numbers.nbytes * (workers - 1) // workers  # a ring passes every number twice
+    return Transfer("agree", start, around, around)
 
 
 def _gather(rows: torch.Tensor, own: torch.Tensor) -> Transfer:

@@ -126,8 +126,8 @@ class THC:
         return f"a granularity of at most {(2 ** LANES[-1] - 1) // workers}, or fewer bits"
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[BlockPiece]:
-        """Pieces whose replies are of a good size to send."""
-        width = PIECE_BYTES * 8 // (self.grid(workers).lane * workers)
+        """Pieces of about a mebibyte down: three transfers each, so larger than those of one that needs two."""
+        width = 2 * PIECE_BYTES * 8 // (self.grid(workers).lane * workers)
         return block_pieces(bucket, workers, block=self.block, width=width)
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:

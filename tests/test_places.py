@@ -5,6 +5,7 @@ from toys import flat, network, parallel, train
 from workers import WorkerError, run
 
 import laconic
+from laconic.places import Peers
 from laconic.technique import Capability
 
 
@@ -52,8 +53,17 @@ def test_messages_of_varying_size_arrive_whole():
         assert torch.equal(weights, ragged_weights)
 
 
+def test_workers_agree_alike_directly_and_around_a_ring():
+    direct, ring = (run(3, _train, laconic.THC(block=64, place=Peers(direct=most))) for most in (3, 2))
+    for (weights, _), (ring_weights, _) in zip(direct, ring, strict=True):
+        assert torch.equal(weights, ring_weights)
+    assert (
+        direct[0][1].sent > ring[0][1].sent
+    )  # three workers pass 4/3 of the numbers around a ring, and tell 2
+
+
 def test_everything_sent_is_received_by_somebody():
-    for technique in (laconic.Dense(), _Ragged()):
+    for technique in (laconic.Dense(), _Ragged(), laconic.THC(block=64)):
         stats = [stats for _, stats in run(3, _train, technique)]
         assert sum(s.sent for s in stats) == sum(s.received for s in stats)
 
@@ -75,7 +85,7 @@ def _attach_to_a_place_that_cannot_combine():
 
 
 def test_a_place_that_cannot_serve_a_technique_is_refused_when_attached():
-    with pytest.raises(WorkerError, match=r"_OnlySums\(\) offers Capability.SUM, but Dense.* needs"):
+    with pytest.raises(WorkerError, match=r"_OnlySums\(.*\) offers Capability.SUM, but Dense.* needs"):
         run(1, _attach_to_a_place_that_cannot_combine)
 
 
