@@ -123,12 +123,12 @@ def _tile(chart: torch.Tensor) -> tuple[int, int]:
 
 
 def _lookup(table: torch.Tensor, granularity: int) -> torch.Tensor:
-    """For every node of the grid T[k], T[k + 1] - T[k] and k, the code below; made once."""
+    """For every node of the grid 2 T[k], 2 (T[k + 1] - T[k]) and k, the code below; made once."""
     if table not in _lookups:
         nodes = torch.arange(granularity + 1, device=table.device)
         below = (torch.searchsorted(table, nodes, right=True) - 1).clamp(max=len(table) - 2)
         width = table[below + 1] - table[below]
-        _lookups[table] = (table[below] | width << 10 | below << 20).int()
+        _lookups[table] = (2 * table[below] | width << 12 | below << 22).int()
     return _lookups[table]
 
 

@@ -4,8 +4,8 @@ A program works on a tile, as large as the chart's largest block. Behind a small
 these the transform's later stages make copies of the block's transform; and if the integers on the way back are
 copies too, what comes back is the block, times their number, and zeros. So no stage asks for the size.
 
-The butterflies of a few strides at once are within a thread: `_front` brings the coordinates that they join to
-the first axis, which layouts keep in registers, and the change of layout goes through shared memory.
+Butterflies of several strides at once stay within a thread: `_stages` brings the coordinates that they join to
+the first axis, which the compiler keeps in registers, and only between such groups goes through shared memory.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -49,54 +49,75 @@ def encode(
     """A block's codes, what they do not say, and how good they are; the letters are the reference's."""
     parameter, offset, start, numel, size, at = _block(chart, ALIGN)
     norm = tl.load(norms + tl.program_id(0))
-    x = _take(grad, residual, start, numel, TILE)
     signs = _signs(parameter, offset, shared, TILE)
-    scale = tl.where(norm > TINY, tl.div_rn(unit, norm), 0.0)
-    height = _hadamard(_flip(x, signs), STAGES) * scale + (128.0 * granularity + 0.5)
+    x = _flip(_take(grad, residual, start, numel, TILE), signs)
+    scale = tl.where((norm > TINY) & (norm < float("inf")), _over(unit, norm), 0.0)
+    height = _hadamard(x, STAGES) * scale + (128.0 * granularity + 0.5)
     y = tl.minimum(tl.maximum(height, 0.0), 256.0 * granularity).to(tl.int32)
-    clamped = (y == 0) | (y == 256 * granularity)
-    sums = tl.sum(tl.join(x * x, clamped.to(tl.float32)), 0)
-    copies = tl.where(tl.arange(0, 2) == 1, TILE // size, 1)
+    clamped = (y - 1).to(tl.uint32) >= (256 * granularity - 1).to(tl.uint32)  # at 0 or 256 g
+    sums = tl.sum(tl.join(x * x, tl.where(clamped, 1.0, 0.0)), 0)
+    share = size.to(tl.float32) * (1.0 / TILE)
     quality += tl.program_id(0) * 3
-    tl.store(quality + 1 + tl.arange(0, 2), tl.div_rn(sums, copies.to(tl.float32)))
+    tl.store(quality + 1 + tl.arange(0, 2), sums * tl.where(tl.arange(0, 2) == 0, 1.0, share))
 
     entry = tl.load(lookup + (y >> 8))
-    low, width = entry & 1023, (entry >> 10) & 1023
+    low, width = entry & 2047, (entry >> 11) & 2047
     noise = _noise(parameter, offset, size, own, TILE)
-    up = (noise * width + low * 65536 - y * 256) >> 31  # -1 where the code above is taken
-    _pack(codes + at // 8 * BITS, (entry >> 20) - up, size, BITS)
+    up = (noise * width + low * 65536 - y * 512) >> 31  # -1 where the code above is taken
+    _pack(codes + at // 8 * BITS, (entry >> 22) - up, size, BITS)
 
-    said = _transformed(low + (width & up), granularity * (TILE // 2), FLOAT, STAGES)
-    if size < TILE:
-        said *= size.to(tl.float32) * (1.0 / TILE)
-    left = x - _flip(said * _step(norm * span, size), signs)
+    said = _hadamard(_integers(low + (width & up) - granularity, FLOAT), STAGES).to(tl.float32)
+    left = x - said * share * (norm * span * _half_over(size))
     if numel < TILE:
         left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
     if new is not None:
-        _store(new, left, start, numel)
+        _store(new, _flip(left, signs), start, numel)
     tl.store(quality, tl.sum(left * left))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "groups"])
 def combine(
     messages, stride, count, table, reply, groups, BITS: tl.constexpr, LANE: tl.constexpr, TILE: tl.constexpr
 ):
     """The sums of groups of eight codes: `BITS` bytes of a message, `LANE` bytes of the reply."""
     first = tl.program_id(0).to(tl.int64) * TILE
-    group = tl.arange(0, TILE)[:, None]
-    byte = tl.arange(0, 8 if LANE == 8 else 16)[None, :]
-    there = (first + group < groups) & (byte < LANE)
+    left = tl.minimum(groups - first, TILE).to(tl.int32)
+    if (BITS == 4) & (LANE == 8):
+        _nibbles(messages + first * 4, stride, count, table, reply + first * 8, left, TILE)
+    else:
+        _any_width(
+            messages + first * BITS, stride, count, table, reply + first * LANE, left, BITS, LANE, TILE
+        )
+    if first == 0:
+        byte = tl.arange(0, 2)
+        tl.store(reply + groups.to(tl.int64) * LANE + byte, (count >> 8 * byte).to(tl.uint8))
+
+
+@triton.jit
+def _nibbles(messages, stride, count, table, reply, left, TILE: tl.constexpr):
+    byte, lane = tl.arange(0, 4 * TILE), tl.arange(0, 8 * TILE)
+    low, high = tl.zeros(byte.shape, tl.int32), tl.zeros(byte.shape, tl.int32)
+    for _ in range(count):
+        pair = tl.load(messages + byte, mask=byte < left * 4, other=0).to(tl.int32)
+        low += tl.load(table + (pair & 15)).to(tl.int32)
+        high += tl.load(table + (pair >> 4)).to(tl.int32)
+        messages += stride
+    sums = tl.reshape(tl.join(low, high), lane.shape).to(tl.uint8)
+    tl.store(reply + lane, sums, mask=lane < left * 8)
+
+
+@triton.jit
+def _any_width(
+    messages, stride, count, table, reply, left, BITS: tl.constexpr, LANE: tl.constexpr, TILE: tl.constexpr
+):
+    """A byte of the reply has bits of one code's sum, or of that and the next's."""
+    group, byte = tl.arange(0, TILE)[:, None], tl.arange(0, 16)[None, :]
+    there = (group < left) & (byte < LANE)
     code, shift = byte * 8 // LANE, byte * 8 % LANE
-    messages += first * BITS
     sums = _sums(messages, stride, count, table, group * 8 + code, there, BITS) >> shift
-    if LANE > 8:
-        more = there & (shift + 8 > LANE)
-        sums |= _sums(messages, stride, count, table, group * 8 + code + 1, more, BITS) << (LANE - shift)
-    tl.store(reply + first * LANE + group * LANE + byte, sums.to(tl.uint8), mask=there)
-    if tl.program_id(0) == 0:
-        end = reply + groups.to(tl.int64) * LANE
-        tl.store(end, count.to(tl.uint8))
-        tl.store(end + 1, (count >> 8).to(tl.uint8))
+    both = there & (shift + 8 > LANE)
+    sums |= _sums(messages, stride, count, table, group * 8 + code + 1, both, BITS) << (LANE - shift)
+    tl.store(reply + group * LANE + byte, sums.to(tl.uint8), mask=there)
 
 
 @triton.jit
@@ -106,8 +127,7 @@ def _sums(messages, stride, count, table, code, there, BITS: tl.constexpr):
     total = tl.zeros(there.shape, tl.int32)
     for _ in range(count):
         pair = tl.load(messages + byte, mask=there, other=0).to(tl.int32)
-        if 8 % BITS != 0:
-            pair |= tl.load(messages + byte + 1, mask=there & (shift + BITS > 8), other=0).to(tl.int32) << 8
+        pair |= tl.load(messages + byte + 1, mask=there & (shift + BITS > 8), other=0).to(tl.int32) << 8
         total += tl.load(table + ((pair >> shift) & ((1 << BITS) - 1))).to(tl.int32)
         messages += stride
     return total
@@ -144,10 +164,12 @@ def decode(
         sums = _bytes(replies, first, size, TILE)
     else:
         sums = _lanes(replies + first, size, LANE, TILE)
-    said = _transformed(sums, granularity * count * (size // 2), FLOAT, STAGES)
-    share = tl.div_rn(span, count.to(tl.float32))
+    said = _hadamard(_integers(sums, FLOAT), STAGES)
+    middle = tl.where(tl.arange(0, TILE) == 0, granularity * count * (size // 2), 0)
+    said = (said - middle).to(tl.float32)
+    share = _over(span, count.to(tl.float32))
     signs = _signs(parameter, offset, shared, TILE)
-    _store(grad, _flip(said * _step(norm * share, size), signs), start, numel)
+    _store(grad, _flip(said * (norm * share * _half_over(size) * 2), signs), start, numel)
 
 
 @triton.jit
@@ -255,19 +277,25 @@ def _lanes(pointer, size, LANE: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit
-def _transformed(values, middle, FLOAT: tl.constexpr, STAGES: tl.constexpr):
-    """The transform of integers less their grid's middle: of a constant it is the sum, at coordinate 0."""
-    if FLOAT:
-        values = values.to(tl.float32)
-    sums = _hadamard(values, STAGES)
-    return tl.where(tl.arange(0, values.shape[0]) == 0, sums - middle, sums).to(tl.float32)
+def _integers(values, FLOAT: tl.constexpr):
+    return values.to(tl.float32) if FLOAT else values
 
 
 @triton.jit
-def _step(span, size):
-    """Twice the reference's, whose integers are twice those here; 0.5 / size has another exponent than size."""
-    half = (0x7E800000 - size.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
-    return span * half * 2
+def _over(a, b):
+    """The nearest to a / b, for results that are neither huge nor tiny; `div_rn` would keep a branch for those."""
+    b = b * 0.0625  # the reciprocal of the largest numbers is not a normal one
+    inverse = 1.0 / b
+    inverse = tl.fma(tl.fma(-b, inverse, 1.0), inverse, inverse)
+    quotient = a * inverse
+    quotient = tl.fma(tl.fma(-b, quotient, a), inverse, quotient)
+    return tl.fma(tl.fma(-b, quotient, a), inverse, quotient) * 0.0625
+
+
+@triton.jit
+def _half_over(size):
+    """0.5 / size, which for a power of two only has another exponent."""
+    return (0x7E800000 - size.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
