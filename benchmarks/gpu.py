@@ -12,9 +12,10 @@ import sys
 
 import torch
 
-from laconic.blocks import Run
+from laconic.blocks import block_pieces
 from laconic.kernels import thc as ops
-from laconic.thc import THC
+from laconic.technique import Bucket
+from laconic.thc import SAMPLE, THC
 
 WORKERS, BLOCK = 4, 4096
 BYTES = {"norms": 8.0, "encode": 12.5, "combine": 0.5 + 1 / WORKERS, "decode": 5.0}
@@ -26,14 +27,16 @@ class Work:
 
     def __init__(self, numel: int, device: str):
         self.grid, generator = THC(block=BLOCK).grid(WORKERS), torch.Generator(device).manual_seed(0)
-        self.chart = Run(1, 0, 0, numel, BLOCK, numel // BLOCK).chart().to(device)
+        bucket = Bucket(("w",), (numel,), torch.float32)
+        (piece,) = block_pieces(bucket, WORKERS, block=BLOCK, width=numel // WORKERS)
+        self.chart = piece.chart(torch.device(device))
         self.table = torch.tensor(self.grid.table, device=device)
         self.grad = torch.randn(numel, generator=generator, device=device)
         self.residual = 0.1 * torch.randn(numel, generator=generator, device=device)
         self.norms = torch.empty(len(self.chart), device=device)
         self.codes = torch.zeros(WORKERS, numel // WORKERS // 2, dtype=torch.uint8, device=device)
         self.new, self.decoded = torch.empty_like(self.grad), torch.empty_like(self.grad)
-        self.quality = torch.empty(len(self.chart), 3, device=device)
+        self.quality = torch.empty(len(self.chart), 4, device=device)
         width = numel // WORKERS + ops.COUNT_BYTES
         self.replies = torch.zeros(WORKERS, width, dtype=torch.uint8, device=device)
 
@@ -53,7 +56,7 @@ class Work:
 
     def _encode(self):
         g, t = self.grid.granularity, self.grid.threshold
-        inputs = (self.grad, self.residual, self.norms, self.chart, self.table, g, t, SHARED, OWN, 4)
+        inputs = (self.grad, self.residual, self.norms, self.chart, self.table, g, t, SHARED, OWN, 4, SAMPLE)
         return *inputs, self.codes, self.new, self.quality
 
     def _combine(self):

@@ -12,7 +12,7 @@ from laconic import kernels
 from laconic.blocks import block_pieces
 from laconic.kernels import thc as ops
 from laconic.technique import Bucket
-from laconic.thc import THC
+from laconic.thc import SAMPLE, THC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,14 +77,14 @@ def _thc(coordinates: int) -> list[Case]:
     norms, new, mean = torch.empty(len(chart)), torch.empty(coordinates), torch.empty(coordinates)
     ops.thc_norms(grad, residual, chart, norms)
     norms = 1.1 * norms  # some other worker's are larger
-    quality = torch.empty(len(chart), 3)
+    quality = torch.empty(len(chart), 4)
     codes = torch.zeros(WORKERS, piece.width // 2, dtype=torch.uint8)
     messages = _bytes(256, WORKERS, -(-coordinates // 16) * 8)
     reply = torch.empty(2 * messages.shape[1] + ops.COUNT_BYTES, dtype=torch.uint8)
     replies = _bytes(WORKERS * grid.granularity, WORKERS, piece.width + ops.COUNT_BYTES)
-    replies[:, -ops.COUNT_BYTES :] = torch.tensor([WORKERS, 0], dtype=torch.uint8)
+    replies[:, -ops.COUNT_BYTES :] = torch.tensor([WORKERS, 0, 0, 0], dtype=torch.uint8)
     span, shared, own = [grid.granularity, grid.threshold], 1, 2
-    encode = [grad, residual, norms, chart, table, *span, shared, own, technique.bits]
+    encode = [grad, residual, norms, chart, table, *span, shared, own, technique.bits, SAMPLE]
     decode = [replies, norms, chart, *span, shared, grid.lane]
     combine = [messages, table, technique.bits, grid.lane]
     size = grad.nbytes

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LANES = range(8, 17)
 LARGEST = 1 << 15  # sums of 16-bit lanes over a block stay within 32 bits
+SAMPLE = 8  # readings are of one block in so many, where there are many
 WIDEST = 1023  # a finer grid gains nothing and its table takes long to find
 
 
@@ -143,7 +144,7 @@ class THC:
         piece, grid = turn.piece, self.grid(turn.piece.shards)
         chart, residual = _chart(turn, grad), self._residual(turn)
         codes = grad.new_zeros(piece.shards, piece.width * self.bits // 8, dtype=torch.uint8)
-        quality = grad.new_empty(len(chart), 3, dtype=torch.float32)
+        quality = grad.new_empty(len(chart), 4, dtype=torch.float32)
         kernels.thc_encode(
             grad,
             residual.old,
@@ -155,11 +156,12 @@ class THC:
             rng.shared(self.seed, turn.step),
             rng.own(self.seed, turn.step, turn.worker),
             self.bits,
+            1 if len(chart) < SAMPLE**2 else SAMPLE,
             codes,
             residual.new,
             quality,
         )
-        turn.readings.update(_readings(turn.agreed, quality, piece.numel))
+        turn.readings.update(_readings(turn.agreed, quality))
         return codes
 
     def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
@@ -200,13 +202,12 @@ def _table_on(table: tuple[int, ...], device: torch.device) -> torch.Tensor:
     return torch.tensor(table, device=device)
 
 
-def _readings(agreed: torch.Tensor, quality: torch.Tensor, numel: int) -> dict[str, Reading]:
+def _readings(agreed: torch.Tensor, quality: torch.Tensor) -> dict[str, Reading]:
     """How well this worker's codes say what it has."""
-    error, energy, clamped = quality.sum(0)
+    error, energy, clamped, coordinates = quality.sum(0)
     own = quality[:, kernels.ENERGY].sqrt()
-    spread = torch.where(own > 0, agreed / own, 1.0)
     return {
         "own error": Reading(error, energy),
-        "clamped": Reading(clamped, numel),
-        "norm spread": Reading(spread.sum(), len(agreed)),
+        "clamped": Reading(clamped, coordinates),
+        "norm spread": Reading(torch.where(own > 0, agreed / own, 0.0).sum(), (own > 0).sum()),
     }

@@ -38,6 +38,7 @@ def thc_encode(
     shared: int,
     own: int,
     bits: int,
+    every: int,
     codes: torch.Tensor,
     new: torch.Tensor | None,
     quality: torch.Tensor,
@@ -56,6 +57,7 @@ def thc_encode(
             2 * threshold / granularity,
             _signed(shared),
             _signed(own),
+            every,
             codes,
             new,
             quality,
@@ -91,13 +93,12 @@ def thc_decode(
     grad: torch.Tensor,
 ) -> None:
     """`grad` is the mean of what the contributors' codes say."""
-    replies = replies if replies.stride(1) == 1 else replies.contiguous()
-    tile, align = _tile(chart)
+    replies, (tile, align) = replies.contiguous(), _tile(chart)
+    width = (replies.shape[1] - thc.COUNT_BYTES) * 8 // lane
     with torch.cuda.device_of(grad):
         thc_gpu.decode[(len(chart),)](
             replies,
-            replies.stride(0),
-            (replies.shape[1] - thc.COUNT_BYTES) * 8 // lane,
+            width,
             norms,
             chart,
             granularity,
@@ -106,6 +107,7 @@ def thc_decode(
             grad,
             LANE=lane,
             WORDS=lane == 8 and replies.data_ptr() % 4 == 0,
+            NARROW=width < tile,
             TILE=tile,
             ALIGN=align,
             FLOAT=tile << lane <= EXACT,

@@ -15,11 +15,11 @@ struct Kernels {
   // THC: kernels/thc.py says what each does. A residual or what is left may be null.
   void (*thc_norms)(const Gradient& grad, const float* residual, Chart chart, float* norms);
   void (*thc_encode)(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
-                     Keys keys, uint8_t* codes, float* left, float* quality);
+                     Keys keys, Sample sample, uint8_t* codes, float* left, Quality* quality);
   void (*thc_combine)(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane,
                       uint8_t* reply);
-  void (*thc_decode)(const uint8_t* replies, size_t bytes, const float* norms, Chart chart, const Grid& grid,
-                     int lane, uint32_t key, const Gradient& grad);
+  void (*thc_decode)(const uint8_t* replies, size_t bytes, int count, const float* norms, Chart chart,
+                     const Grid& grid, int lane, uint32_t key, const Gradient& grad);
 };
 
 namespace portable { extern const Kernels kernels; }

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -123,17 +124,17 @@ void thc_norms(const Array& grad, const Optional& residual, const Of<const int64
 
 void thc_encode(const Array& grad, const Optional& residual, const Of<float>& norms, const Of<const int64_t>& chart,
                 const Of<const int64_t>& table, int granularity, double threshold, uint32_t shared, uint32_t own,
-                int bits, const Of<uint8_t>& codes, const Optional& left, const Of<float>& quality) {
+                int bits, uint32_t every, const Of<uint8_t>& codes, const Optional& left, const Of<float>& quality) {
   const Gradient gradient = gradient_of(grad);
   const float* old = residual_of(residual, grad);
   float* rest = const_cast<float*>(residual_of(left, grad));
   const Grid grid = grid_of(table, bits, granularity, threshold);
   const Chart blocks = chart_of(chart, grad.size(), codes.size() * 8 / size_t(bits));
-  require(norms.size() == blocks.count && quality.size() == 3 * blocks.count,
-          "there are one norm and three qualities for every block");
+  require(norms.size() == blocks.count && quality.size() == 4 * blocks.count && every >= 1,
+          "there are one norm and four qualities for every block");
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, codes.data(), rest,
-                             quality.data());
+  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, {own, every}, codes.data(), rest,
+                             reinterpret_cast<Quality*>(quality.data()));
 }
 
 void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,
@@ -149,17 +150,32 @@ void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, in
   chosen.kernels->thc_combine(messages.data(), messages.shape(0), messages.shape(1), grid, lane, reply.data());
 }
 
+// The number of contributors, which stands at the end of every reply.
+uint32_t count_of(const Of<uint8_t>& replies) {
+  const size_t bytes = replies.shape(1);
+  const uint8_t* const first = replies.data() + bytes - kCountBytes;
+  for (size_t row = 1; row < replies.shape(0); ++row)
+    require(std::memcmp(first, first + row * bytes, kCountBytes) == 0,
+            "the shards of a piece have different numbers of contributors");
+  uint32_t count;
+  std::memcpy(&count, first, kCountBytes);
+  return count;
+}
+
 void thc_decode(const Of<uint8_t>& replies, const Of<float>& norms, const Of<const int64_t>& chart, int granularity,
                 double threshold, uint32_t shared, int lane, const Array& grad) {
   const Gradient gradient = gradient_of(grad);
-  require(replies.ndim() == 2 && replies.shape(1) > kCountBytes && lane >= 8 && lane <= 16,
-          "replies are rows of lanes of 8 to 16 bits");
-  const size_t width = (replies.shape(1) - kCountBytes) * 8 / size_t(lane);
+  require(replies.ndim() == 2 && replies.shape(0) >= 1 && replies.shape(1) > kCountBytes && lane >= 8 && lane <= 16 &&
+              (replies.shape(1) - kCountBytes) % size_t(lane) == 0,
+          "replies are rows of eight lanes each, of 8 to 16 bits, and a count");
+  const size_t width = (replies.shape(1) - kCountBytes) / size_t(lane) * 8;
   const Chart blocks = chart_of(chart, grad.size(), width * replies.shape(0));
+  const uint32_t count = count_of(replies);
+  require(size_t(count) * size_t(granularity) < size_t(1) << lane, "the sums do not fit their lanes");
   require(norms.size() == blocks.count, "there is one norm for every block");
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_decode(replies.data(), replies.shape(1), norms.data(), blocks, {nullptr, 0, granularity, threshold},
-                             lane, shared, gradient);
+  chosen.kernels->thc_decode(replies.data(), replies.shape(1), int(count), norms.data(), blocks,
+                             {nullptr, 0, granularity, threshold}, lane, shared, gradient);
 }
 
 std::vector<std::string> instruction_sets() {
@@ -177,7 +193,7 @@ NB_MODULE(_native, module) {
              nb::arg("norms").noconvert());
   module.def("thc_encode", &thc_encode, nb::arg("grad"), nb::arg("residual").none(), nb::arg("norms"),
              nb::arg("chart"), nb::arg("table"), nb::arg("granularity"), nb::arg("threshold"), nb::arg("shared"),
-             nb::arg("own"), nb::arg("bits"), nb::arg("codes").noconvert(), nb::arg("new").none().noconvert(),
+             nb::arg("own"), nb::arg("bits"), nb::arg("every"), nb::arg("codes").noconvert(), nb::arg("new").none().noconvert(),
              nb::arg("quality").noconvert());
   module.def("thc_combine", &thc_combine, nb::arg("messages"), nb::arg("table"), nb::arg("bits"), nb::arg("lane"),
              nb::arg("reply").noconvert());

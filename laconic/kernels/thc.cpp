@@ -74,7 +74,7 @@ size_t sum_nibbles(const uint8_t* messages, size_t workers, size_t bytes, const 
 #endif
 
 template <class T>
-void encode_block(const Encoding<T>& task, const Block& block, float norm, float* quality) {
+void encode_block(const Encoding<T>& task, const Block& block, float norm, Quality* quality) {
   const size_t size = size_t(block.size);
   const uint32_t parameter = uint32_t(block.parameter);
   Scratch& room = task.room;
@@ -83,7 +83,7 @@ void encode_block(const Encoding<T>& task, const Block& block, float norm, float
   draw(branch(task.keys.own, parameter), uint32_t(block.offset / 2), size / 2, room.noise);
   room.signs.apply(room.exact, size, room.rotated);
   hadamard(room.rotated, size);
-  quality[kClamped] = float(round_block(task.lookup, norm, size, room));
+  const int clamped = round_block(task.lookup, norm, size, room);
   pack(room.codes, size, task.bits, task.codes + block.at * task.bits / 8);
   hadamard(room.values, size);
   const float step = step_of(task.lookup.step, norm, size);
@@ -91,40 +91,43 @@ void encode_block(const Encoding<T>& task, const Block& block, float norm, float
   room.signs.apply(room.rotated, size, room.rotated);
   for (size_t i = 0; i < size; ++i) room.rotated[i] = room.exact[i] - room.rotated[i];
   if (task.left) std::copy_n(room.rotated, block.numel, task.left + block.start);
-  quality[kError] = squared_length(room.rotated, nullptr, size_t(block.numel));
-  quality[kEnergy] = squared_length(room.exact, nullptr, size);
+  if (quality)
+    *quality = {squared_length(room.rotated, nullptr, size_t(block.numel)), squared_length(room.exact, nullptr, size),
+                float(clamped), float(size)};
 }
 
 template <class T> void decode_block(const Decoding<T>& task, const Block& block, float norm) {
   const size_t size = size_t(block.size);
   Scratch& room = task.room;
   unpack(task.sums(block), size, task.lane, room.values);
-  const int count = task.count(block);
-  for (size_t i = 0; i < size; ++i) room.values[i] = 2 * room.values[i] - count * task.granularity;
+  const int middle = task.count * task.granularity;
+  for (size_t i = 0; i < size; ++i) room.values[i] = 2 * room.values[i] - middle;
   hadamard(room.values, size);
   room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
-  const float step = step_of(task.step / float(count), norm, size);
+  const float step = step_of(task.step / float(task.count), norm, size);
   for (size_t i = 0; i < size; ++i) room.rotated[i] = float(room.values[i]) * step;
   room.signs.apply(room.rotated, size, room.rotated);
   narrow(room.rotated, task.grad + block.start, size_t(block.numel));
 }
 
 template <class T>
-void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, float* quality) {
-  const auto every = [&](auto fast) {
-    for (size_t k = 0; k < chart.count; ++k)
-      if (!fast(chart.blocks[k], norms[k], quality + kQualities * k))
-        encode_block(task, chart.blocks[k], norms[k], quality + kQualities * k);
+void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, Sample sample, Quality* quality) {
+  const auto all_blocks = [&](auto fast) {
+    for (size_t k = 0; k < chart.count; ++k) {
+      quality[k] = {};
+      Quality* const measured = sample.has(k) ? quality + k : nullptr;
+      if (!fast(chart.blocks[k], norms[k], measured)) encode_block(task, chart.blocks[k], norms[k], measured);
+    }
   };
 #ifdef __AVX512BW__
   const int granularity = task.lookup.granularity;
   if (FastEncoder<64, T>::serves(task)) {
-    if (granularity < 64) return every(FastEncoder<64, T>(task));
-    if (granularity < 128) return every(FastEncoder<128, T>(task));
-    if (granularity < 256) return every(FastEncoder<256, T>(task));
+    if (granularity < 64) return all_blocks(FastEncoder<64, T>(task));
+    if (granularity < 128) return all_blocks(FastEncoder<128, T>(task));
+    if (granularity < 256) return all_blocks(FastEncoder<256, T>(task));
   }
 #endif
-  every([](const Block&, float, float*) { return false; });
+  all_blocks([](const Block&, float, Quality*) { return false; });
 }
 
 template <class T> void decode_blocks(const Decoding<T>& task, Chart chart, const float* norms) {
@@ -149,12 +152,13 @@ void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* 
 }
 
 void thc_encode(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
-                Keys keys, uint8_t* codes, float* left, float* quality) {
+                Keys keys, Sample sample, uint8_t* codes, float* left, Quality* quality) {
   const auto room = std::make_unique<Scratch>();
   const Lookup lookup(grid);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, quality);
+    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, sample,
+                  quality);
   });
 }
 
@@ -172,17 +176,17 @@ void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Gr
     }
     pack(sums, 8, lane, reply + at * size_t(lane) / 8);
   }
-  const uint16_t count = uint16_t(workers);
+  const uint32_t count = uint32_t(workers);
   std::memcpy(reply + width * size_t(lane) / 8, &count, kCountBytes);
 }
 
-void thc_decode(const uint8_t* replies, size_t bytes, const float* norms, Chart chart, const Grid& grid, int lane,
-                uint32_t key, const Gradient& grad) {
+void thc_decode(const uint8_t* replies, size_t bytes, int count, const float* norms, Chart chart, const Grid& grid,
+                int lane, uint32_t key, const Gradient& grad) {
   const auto room = std::make_unique<Scratch>();
   const float step = float(2 * grid.threshold / grid.granularity);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    decode_blocks(Decoding<T>{replies, bytes, grid.granularity, lane, step, key, values, *room}, chart, norms);
+    decode_blocks(Decoding<T>{replies, bytes, grid.granularity, lane, count, step, key, values, *room}, chart, norms);
   });
 }
 

@@ -26,12 +26,23 @@ struct Keys {
   uint32_t shared, own;
 };
 
+// Which blocks' quality is measured.
+struct Sample {
+  uint32_t own, every;
+  bool has(size_t block) const { return (block + own) % every == 0; }
+};
+
+// Of a block, where it was measured.
+struct Quality {
+  float error, energy, clamped, coordinates;
+};
+
 struct Gradient {
   void* values;
   Format format;
 };
 
-constexpr size_t kCountBytes = 2;
+constexpr size_t kCountBytes = 4;
 constexpr int kUnit = 256;
 constexpr float kTiny = 0x1p-90f;
 

@@ -7,7 +7,7 @@ A chart has a row for every block of a piece, with the columns
     start       its place in the piece's gradient
     numel       how many of its coordinates are there; the others are zeros
     size        d, its coordinates, a power of two
-    at          its place in the piece's rows of `width` coordinates, one row a shard
+    at          its place in the piece's messages, `width` coordinates a shard, one shard behind the other
 
 With x = gradient + residual, M the agreed norm, T the table of integers from 0 to g, t the threshold:
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARAMETER, OFFSET, START, NUMEL, SIZE, AT = range(6)
-COUNT_BYTES = 2
-ERROR, ENERGY, CLAMPED = range(3)
+COUNT_BYTES = 4  # so that replies of bytes are words
+ERROR, ENERGY, CLAMPED, COORDINATES = range(4)
 UNIT = 256
 """Steps of y between neighbours of the grid."""
 TINY = 2.0**-90
@@ -65,15 +65,18 @@ def thc_encode(
     shared: int,
     own: int,
     bits: int,
+    every: int,
     codes: torch.Tensor,
     new: torch.Tensor | None,
     quality: torch.Tensor,
 ) -> None:
     """`codes` are the packed codes, `new` what they do not say.
 
-    `codes` come as zeros, and stay so where no block lies. `quality` has for every block the squared error, the
-    squared length, and how many coordinates lay at or beyond the threshold.
+    `codes` come as zeros, and stay so where no block lies. `quality` has for a sample of blocks the squared error,
+    the squared length, how many coordinates lay at or beyond the threshold, and of how many; zeros for the others.
+    Block k is in the sample if `every` divides k + `own`, so that it is another one in every step.
     """
+    sample = (torch.arange(len(chart), device=chart.device) + own) % every == 0
     exact, chosen = _exact(grad, residual), table.new_zeros(codes.numel() * 8 // bits)
     for block in _blocks(chart):
         x, norm, signs = block.take(exact), norms[block.rows, None], block.signs(shared)
@@ -88,7 +91,9 @@ def thc_encode(
         if new is not None:
             new[block.index[block.filled]] = left[block.filled]
         clamped = ((y == 0) | (y == UNIT * granularity)).sum(1)
-        quality[block.rows] = torch.stack([left.square().sum(1), x.square().sum(1), clamped], dim=1)
+        lengths = [left.square().sum(1), x.square().sum(1)]
+        measured = torch.stack([*lengths, clamped, torch.full_like(clamped, block.size)], dim=1)
+        quality[block.rows] = torch.where(sample[block.rows, None], measured, 0.0)
     codes.copy_(packing.pack(chosen.view(len(codes), -1), bits))
 
 
@@ -114,15 +119,16 @@ def thc_decode(
     lane: int,
     grad: torch.Tensor,
 ) -> None:
-    """`grad` is the mean of what the contributors' codes say."""
+    """`grad` is the mean of what the contributors' codes say; all replies have as many."""
     width = (replies.shape[1] - COUNT_BYTES) * 8 // lane
     sums = packing.unpack(replies[:, :-COUNT_BYTES], lane, width).flatten()
-    counts = packing.unpack(replies[:, -COUNT_BYTES:], 8 * COUNT_BYTES, 1).flatten()
+    counts = packing.unpack(replies[:, -COUNT_BYTES:], 8 * COUNT_BYTES, 1).flatten().tolist()
+    if len(set(counts)) > 1:
+        raise ValueError("the shards of a piece have different numbers of contributors")
+    share = norms.new_tensor(2 * threshold / granularity) / counts[0]
     for block in _blocks(chart):
-        count = counts[block.at[:, :1] // width]
-        share = norms.new_tensor(2 * threshold / granularity) / count
         step = norms[block.rows, None] * share * (0.5 / block.size)
-        said = hadamard(2 * sums[block.at].int() - (count * granularity).int()) * step * block.signs(shared)
+        said = hadamard(2 * sums[block.at].int() - counts[0] * granularity) * step * block.signs(shared)
         grad[block.index[block.filled]] = said[block.filled].to(grad.dtype)
 
 

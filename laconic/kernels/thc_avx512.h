@@ -63,7 +63,7 @@ inline __m512i heights(Floats rotated, Floats scale, Floats center) {
 // The codes of two rows' heights.
 template <int Nodes>
 inline __m512i round_pair(Floats a, Floats b, Floats scale, const Tables<Nodes>& tables, __m512i noise,
-                          uint64_t& clamped) {
+                          bool measured, uint64_t& clamped) {
   const __m512i packed = _mm512_packus_epi32(heights(a, scale, tables.center), heights(b, scale, tables.center));
   const __m512i y = _mm512_min_epu16(packed, tables.top);
   const __m512i below = tables.code_below(_mm512_srli_epi16(y, 8));
@@ -71,8 +71,10 @@ inline __m512i round_pair(Floats a, Floats b, Floats scale, const Tables<Nodes>&
   const __m512i chance = _mm512_mulhi_epu16(noise, _mm512_permutexvar_epi16(below, tables.gap));
   const __mmask32 up = _mm512_cmpgt_epu16_mask(rest, chance);
   const __m512i code = _mm512_mask_add_epi16(below, up, below, _mm512_set1_epi16(1));
-  const __mmask32 ends = _mm512_testn_epi16_mask(y, y) | _mm512_cmpeq_epi16_mask(y, tables.top);
-  clamped += uint64_t(__builtin_popcount(ends));
+  if (measured) {
+    const __mmask32 ends = _mm512_testn_epi16_mask(y, y) | _mm512_cmpeq_epi16_mask(y, tables.top);
+    clamped += uint64_t(__builtin_popcount(ends));
+  }
   return code;
 }
 
@@ -166,7 +168,7 @@ template <int Nodes, class T> class FastEncoder {
   static bool serves(const Encoding<T>& task) { return task.bits <= 5 && task.lookup.scale < 0x1p24f; }
 
   // Whether the block was one for this way.
-  bool operator()(const Block& block, float norm, float* quality) const {
+  bool operator()(const Block& block, float norm, Quality* quality) const {
     if (!fast(block, norm)) return false;
     switch (block.size / int64_t(kChunk)) {
       case 2: encode<2>(block, norm, quality); return true;
@@ -178,26 +180,31 @@ template <int Nodes, class T> class FastEncoder {
   }
 
  private:
-  template <int R> void encode(const Block& block, float norm, float* quality) const {
+  // `quality` is null where it is not measured.
+  template <int R> void encode(const Block& block, float norm, Quality* quality) const {
     constexpr size_t size = R * kChunk;
     const uint32_t parameter = uint32_t(block.parameter);
-    const uint32_t key = branch(task_.keys.own, parameter) + uint32_t(block.offset / 2);
-    const float scale = task_.lookup.scale_of(norm);
     Scratch& room = task_.room;
     room.signs.draw_for(branch(task_.keys.shared, parameter), block);
     const Part here = part(block);
-    quality[kEnergy] = rotate<R>(here, room.rotated);
+    const bool measured = quality;
+    const float energy = rotate<R>(here, measured, room.rotated);
+    const auto rounded = [&](auto put_codes) {
+      const uint32_t key = branch(task_.keys.own, parameter) + uint32_t(block.offset / 2);
+      return round<R>(here.grad + size, room.rotated, task_.lookup.scale_of(norm), tables_, key, measured, room.words,
+                      put_codes);
+    };
+    uint8_t* const out = task_.codes + block.at * task_.bits / 8;
+    float clamped;
     if (task_.bits == 4) {
-      uint8_t* const codes = task_.codes + block.at / 2;
-      quality[kClamped] = round<R>(here.grad + size, room.rotated, scale, tables_, key, room.words,
-                                   [=](__m512i code, size_t at) { store_nibbles(code, codes + at / 2); });
+      clamped = rounded([=](__m512i code, size_t at) { store_nibbles(code, out + at / 2); });
     } else {
       uint8_t* const codes = room.codes;
-      quality[kClamped] = round<R>(here.grad + size, room.rotated, scale, tables_, key, room.words,
-                                   [=](__m512i code, size_t at) { store_bytes(code, codes + at); });
-      pack(codes, size, task_.bits, task_.codes + block.at * task_.bits / 8);
+      clamped = rounded([=](__m512i code, size_t at) { store_bytes(code, codes + at); });
+      pack(codes, size, task_.bits, out);
     }
-    quality[kError] = subtract<R>(here, step_of(task_.lookup.step, norm, size), room.words);
+    const float error = subtract<R>(here, step_of(task_.lookup.step, norm, size), measured, room.words);
+    if (measured) *quality = {error, energy, clamped, float(size)};
   }
 
   // The passes work on copies: stores of bytes might otherwise change what they were given.
@@ -218,7 +225,7 @@ template <int Nodes, class T> class FastEncoder {
             reinterpret_cast<const uint16_t*>(task_.room.signs.words)};
   }
 
-  template <int R> static float rotate(const Part part, float* rotated) {
+  template <int R> static float rotate(const Part part, bool measured, float* rotated) {
     alignas(64) float room[kChunk];
     Floats energy = {};
     for (size_t at = 0; at < R * kChunk; at += kChunk) {
@@ -227,7 +234,7 @@ template <int Nodes, class T> class FastEncoder {
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) {
         const Floats x = part.exact(grad, at, i);
-        energy = plus_square(energy, x);
+        if (measured) energy = plus_square(energy, x);
         v[i] = inside(signed_by(x, part.signs[at / 16 + i]));
       }
       across(v);
@@ -238,7 +245,7 @@ template <int Nodes, class T> class FastEncoder {
 
   template <int R, class Put>
   static float round(const T* next, const float* rotated, float each, const Tables<Nodes> tables, uint32_t key,
-                     int16_t* words, Put put_codes) {
+                     bool measured, int16_t* words, Put put_codes) {
     const Words places = Words(_mm512_set_epi32(135, 134, 7, 6, 133, 132, 5, 4, 131, 130, 3, 2, 129, 128, 1, 0));
     const Floats scale = all(each);
     uint64_t clamped = 0;
@@ -253,7 +260,7 @@ template <int Nodes, class T> class FastEncoder {
       for (int i = 0; i < R; i += 2) {
         const size_t first = at + size_t(i) * kChunk;
         const Words noise = hashed(Words(counters + uint32_t(i * kChunk / 2)));
-        const __m512i code = round_pair(v[i], v[i + 1], scale, tables, __m512i(noise), clamped);
+        const __m512i code = round_pair(v[i], v[i + 1], scale, tables, __m512i(noise), measured, clamped);
         values[i / 2] = Shorts(_mm512_permutexvar_epi16(code, tables.value));
         put_codes(code, first);
       }
@@ -263,7 +270,7 @@ template <int Nodes, class T> class FastEncoder {
     return float(clamped);
   }
 
-  template <int R> static float subtract(const Part part, float each, const int16_t* words) {
+  template <int R> static float subtract(const Part part, float each, bool measured, const int16_t* words) {
     const Floats step = all(each / kLarge);
     Floats error = {};
     finish_pairs(words, R * kChunk, [&](size_t at, Floats values) {
@@ -271,7 +278,7 @@ template <int Nodes, class T> class FastEncoder {
       const Floats said = signed_by(values * step, part.signs[at / 16]);
       alignas(64) float room[kLanes];
       const Floats rest = part.exact(as_floats(part.grad + at, kLanes, room), at, 0) - said;
-      error = plus_square(error, rest);
+      if (measured) error = plus_square(error, rest);
       if (part.left) put(part.left + at, rest);
     });
     return total(error);
@@ -282,9 +289,8 @@ template <int Nodes, class T> class FastEncoder {
 };
 
 template <int R, class T> void decode_full(const Decoding<T>& task, const Block& block, float norm) {
-  const int count = task.count(block);
   const uint8_t* const sums = task.sums(block);
-  const Shorts middle = Shorts{} + int16_t(count * task.granularity);
+  const Shorts middle = Shorts{} + int16_t(task.count * task.granularity);
   for (size_t at = 0; at < kChunk; at += kLanes) {
     Shorts v[R / 2];
 #pragma GCC unroll 8
@@ -297,7 +303,7 @@ template <int R, class T> void decode_full(const Decoding<T>& task, const Block&
   }
   task.room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
   const uint16_t* const signs = reinterpret_cast<const uint16_t*>(task.room.signs.words);
-  const Floats step = all(step_of(task.step / float(count), norm, size_t(block.size)) / kLarge);
+  const Floats step = all(step_of(task.step / float(task.count), norm, size_t(block.size)) / kLarge);
   finish_pairs(task.room.words, R * kChunk, [&](size_t at, Floats values) {
     put(task.grad + block.start + at, signed_by(values * step, signs[at / 16]));
   });

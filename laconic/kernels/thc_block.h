@@ -71,7 +71,7 @@ struct Scratch {
   alignas(64) int32_t values[kMaxSize];
   alignas(64) int16_t words[kMaxSize];
   alignas(64) uint32_t noise[kMaxSize / 2 + kLanes];
-  alignas(64) uint8_t codes[kMaxSize];
+  alignas(64) uint8_t codes[kMaxSize], sums[2 * kMaxSize];
   Signs signs;
 };
 
@@ -89,25 +89,25 @@ template <class T> struct Encoding {
 template <class T> struct Decoding {
   const uint8_t* replies;
   size_t bytes;  // of a reply
-  int granularity, lane;
+  int granularity, lane, count;
   float step;
   uint32_t key;
   T* grad;
   Scratch& room;
 
-  size_t width() const { return (bytes - kCountBytes) * 8 / size_t(lane); }
-  const uint8_t* reply(const Block& block) const { return replies + size_t(block.at) / width() * bytes; }
+  // The block's packed sums in one place, even if it lies across the end of a reply.
   const uint8_t* sums(const Block& block) const {
-    return reply(block) + size_t(block.at) % width() * size_t(lane) / 8;
-  }
-  int count(const Block& block) const {
-    uint16_t count;
-    std::memcpy(&count, reply(block) + bytes - kCountBytes, kCountBytes);
-    return count;
+    const size_t eighths = size_t(lane), row = bytes - kCountBytes;  // eight sums take as many bytes as a lane has bits
+    size_t at = size_t(block.at) / 8 * eighths, left = size_t(block.size) / 8 * eighths;
+    if (at % row + left <= row) return replies + at / row * bytes + at % row;
+    for (uint8_t* out = room.sums; left > 0;) {
+      const size_t here = std::min(left, row - at % row);
+      std::memcpy(out, replies + at / row * bytes + at % row, here);
+      at += here, out += here, left -= here;
+    }
+    return room.sums;
   }
 };
-
-constexpr int kError = 0, kEnergy = 1, kClamped = 2, kQualities = 3;
 
 template <class T> void load_exact(const T* grad, const float* residual, const Block& block, float* exact) {
   const size_t numel = size_t(block.numel);

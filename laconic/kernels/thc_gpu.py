@@ -9,7 +9,7 @@ the first axis, which the compiler keeps in registers, and only between such gro
 """
 
 # mypy: disable-error-code="no-untyped-def"
-# ruff: noqa: N803, N806, SIM108 (capitals are a kernel's constants, and its branches are the compiler's)
+# ruff: noqa: N803, N806 (capitals are a kernel's constants, and its branches are the compiler's)
 
 import triton
 import triton.language as tl
@@ -36,6 +36,7 @@ def encode(
     span,
     shared,
     own,
+    every,
     codes,
     new,
     quality,
@@ -54,11 +55,15 @@ def encode(
     scale = tl.where((norm > TINY) & (norm < float("inf")), _over(unit, norm), 0.0)
     height = _hadamard(x, STAGES) * scale + (128.0 * granularity + 0.5)
     y = tl.minimum(tl.maximum(height, 0.0), 256.0 * granularity).to(tl.int32)
-    clamped = (y - 1).to(tl.uint32) >= (256 * granularity - 1).to(tl.uint32)  # at 0 or 256 g
-    sums = tl.sum(tl.join(x * x, tl.where(clamped, 1.0, 0.0)), 0)
     share = size.to(tl.float32) * (1.0 / TILE)
-    quality += tl.program_id(0) * 3
-    tl.store(quality + 1 + tl.arange(0, 2), sums * tl.where(tl.arange(0, 2) == 0, 1.0, share))
+    measured = (own.to(tl.uint32).to(tl.int64) + tl.program_id(0)) % every == 0
+    quality += tl.program_id(0) * 4
+    tl.store(quality + tl.arange(0, 4), tl.zeros((4,), tl.float32))
+    if measured:
+        clamped = (y - 1).to(tl.uint32) >= (256 * granularity - 1).to(tl.uint32)  # at 0 or 256 g
+        sums = tl.sum(tl.join(x * x, tl.where(clamped, 1.0, 0.0)), 0)
+        tl.store(quality + 1 + tl.arange(0, 2), sums * tl.where(tl.arange(0, 2) == 0, 1.0, share))
+        tl.store(quality + 3, size.to(tl.float32))
 
     entry = tl.load(lookup + (y >> 8))
     low, width = entry & 2047, (entry >> 11) & 2047
@@ -72,7 +77,8 @@ def encode(
         left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
     if new is not None:
         _store(new, _flip(left, signs), start, numel)
-    tl.store(quality, tl.sum(left * left))
+    if measured:
+        tl.store(quality, tl.sum(left * left))
 
 
 @triton.jit(do_not_specialize=["count", "groups"])
@@ -89,7 +95,7 @@ def combine(
             messages + first * BITS, stride, count, table, reply + first * LANE, left, BITS, LANE, TILE
         )
     if first == 0:
-        byte = tl.arange(0, 2)
+        byte = tl.arange(0, 4)
         tl.store(reply + groups.to(tl.int64) * LANE + byte, (count >> 8 * byte).to(tl.uint8))
 
 
@@ -136,7 +142,6 @@ def _sums(messages, stride, count, table, code, there, BITS: tl.constexpr):
 @triton.jit(do_not_specialize=["shared"])
 def decode(
     replies,
-    stride,
     width,
     norms,
     chart,
@@ -146,6 +151,7 @@ def decode(
     grad,
     LANE: tl.constexpr,
     WORDS: tl.constexpr,
+    NARROW: tl.constexpr,
     TILE: tl.constexpr,
     ALIGN: tl.constexpr,
     FLOAT: tl.constexpr,
@@ -154,16 +160,11 @@ def decode(
     """What a block's sums say."""
     parameter, offset, start, numel, size, at = _block(chart, ALIGN)
     norm = tl.load(norms + tl.program_id(0))
-    place = at.to(tl.int32) // width
-    reply = place.to(tl.int64) * stride
-    count = tl.load(replies + reply + width // 8 * LANE).to(tl.int32)
-    count |= tl.load(replies + reply + width // 8 * LANE + 1).to(tl.int32) << 8
-
-    first = reply + (at.to(tl.int32) - place * width) // 8 * LANE
+    count = _count(replies + width.to(tl.int64) // 8 * LANE)
     if WORDS:
-        sums = _bytes(replies, first, size, TILE)
+        sums = _bytes(replies, at.to(tl.int32), width, size, NARROW, TILE)
     else:
-        sums = _lanes(replies + first, size, LANE, TILE)
+        sums = _lanes(replies, at, width, size, LANE, TILE)
     said = _hadamard(_integers(sums, FLOAT), STAGES)
     middle = tl.where(tl.arange(0, TILE) == 0, granularity * count * (size // 2), 0)
     said = (said - middle).to(tl.float32)
@@ -252,23 +253,31 @@ def _pack(pointer, codes, size, BITS: tl.constexpr):
 
 
 @triton.jit
-def _bytes(pointer, first, size, TILE: tl.constexpr):
-    """A block's bytes from `first` on, from the aligned words on which they lie."""
+def _count(pointer):
+    """How many contributed: the two low bytes of the four behind a reply, which has the place of as many."""
+    return tl.load(pointer).to(tl.int32) | tl.load(pointer + 1).to(tl.int32) << 8
+
+
+@triton.jit
+def _bytes(pointer, at, width, size, NARROW: tl.constexpr, TILE: tl.constexpr):
+    """A block's bytes, four in a word; before every reply but the first, a word has the count of the last."""
     four = tl.arange(0, TILE // 4)
-    words = pointer.to(tl.pointer_type(tl.uint32)) + first // 4 + four
-    shift = (first % 4 * 8).to(tl.uint32)
-    here = tl.load(words, mask=four < size // 4, other=0)
-    beyond = tl.load(words + 1, mask=four < tl.where(shift > 0, size // 4, 0), other=0)
-    word = (here >> shift) | (beyond << 8 << (24 - shift))
+    if NARROW:
+        reply = (at + 4 * four) // width
+    else:
+        reply = tl.where(at % width + 4 * four < width, at // width, at // width + 1)
+    words = pointer.to(tl.pointer_type(tl.uint32)) + (at // 4 + four + reply)
+    word = tl.load(words, mask=four < size // 4, other=0)
     even, odd = tl.join(word & 255, word >> 16 & 255), tl.join(word >> 8 & 255, word >> 24)
     return tl.reshape(tl.join(even, odd), (TILE,)).to(tl.int32)
 
 
 @triton.jit
-def _lanes(pointer, size, LANE: tl.constexpr, TILE: tl.constexpr):
+def _lanes(pointer, at, width, size, LANE: tl.constexpr, TILE: tl.constexpr):
     """A block's integers of `LANE` bits, each from up to three bytes."""
     inside = tl.arange(0, TILE)
-    byte, shift = inside * LANE // 8, inside * LANE % 8
+    reply = (at + inside) // width
+    byte, shift = (at + inside) * LANE // 8 + 4 * reply, inside * LANE % 8
     value = tl.load(pointer + byte, mask=inside < size, other=0).to(tl.int32)
     for more in tl.static_range(1, 3):
         there = (inside < size) & (shift + LANE > 8 * more)
