@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from laconic.train import Settings
 
-ROWS = "ddp fp16 powersgd:rank=2 dense dense:dtype=bf16"
+ROWS = "ddp fp16 powersgd:rank=2 dense:dtype=bf16 thc"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

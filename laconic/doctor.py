@@ -68,7 +68,8 @@ def _kernels() -> Finding:
 def _cuda() -> Finding:
     if not torch.cuda.is_available():
         return Finding("cuda", True, "no device")
-    return Finding("cuda", True, f"{torch.cuda.get_device_name()}; ops run their PyTorch reference there")
+    found = f"{torch.cuda.get_device_name()}; {kernels.cuda_description()}"
+    return Finding("cuda", importlib.util.find_spec("triton") is not None, found, "pip install triton")
 
 
 def _links() -> Finding:

@@ -7,6 +7,7 @@ every op still works, through its reference, and `description` says so.
 import os
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,10 +27,20 @@ LIBRARY = torch.library.Library("laconic", "DEF")
 
 
 def description() -> str:
-    """What serves the ops on the CPU, for run headers and `laconic doctor`."""
-    if native is None:
-        return "cpu: PyTorch reference (slower; the native extension is not installed)"
-    return f"cpu: C++ {native.chosen()}"
+    """What serves the ops on the CPU, and on CUDA where there is a device, for headers and `laconic doctor`."""
+    parts = ["cpu: PyTorch reference (slower; the native extension is not installed)"]
+    if native is not None:
+        parts = [f"cpu: C++ {native.chosen()}"]
+    if torch.cuda.is_available():
+        parts.append(f"cuda: {cuda_description()}")
+    return "; ".join(parts)
+
+
+def cuda_description() -> str:
+    """What serves the ops on CUDA."""
+    if find_spec("triton") is None:
+        return "PyTorch reference (slower; Triton is not installed)"
+    return f"Triton {version('triton')}, and the PyTorch reference for ops that it does not have"
 
 
 def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
