@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,14 @@ class _Step:
     finished: int = 0
     closed: float | torch.cuda.Event | None = None
     finite: bool = True
-    readings: dict[str, Reading] = field(default_factory=dict)
+    readings: defaultdict[str, list[Reading]] = field(default_factory=lambda: defaultdict(list))
 
-    def read(self, readings: dict[str, Reading]) -> None:
-        """`readings` of one piece are part of the step's."""
-        for name, reading in readings.items():
-            self.readings[name] = self.readings[name].plus(reading) if name in self.readings else reading
+    def read(self) -> dict[str, Reading]:
+        """All pieces' readings together; they were taken on several streams, which are one when the step ends."""
+        return {
+            name: Reading(sum(r.amount for r in pieces), sum(r.of for r in pieces))
+            for name, pieces in self.readings.items()
+        }
 
 
 @dataclass
@@ -130,7 +133,8 @@ class Exchange:
         if exact is not None:
             exact /= self.workers
             turn.readings["error"] = Reading((grad - exact).square().sum(), exact.square().sum())
-        step.read(turn.readings)
+        for name, reading in turn.readings.items():
+            step.readings[name].append(reading)
 
     def _survey(
         self, technique: Surveyor, turn: Turn, grad: torch.Tensor
@@ -171,7 +175,7 @@ class Exchange:
         assert step.closed is not None
         self.meter.add("waiting", step.closed)
         self.meter.steps += 1
-        self.meter.readings = step.readings
+        self.meter.readings = step.read()
         if self.listeners:
             stats = self.meter.stats(wait=False)
             for listener in self.listeners:

@@ -18,11 +18,12 @@ import torch
 from torch.autograd import profiler
 from torch.profiler import record_function
 
+from laconic.technique import Reading
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from laconic.places import Transfer
-    from laconic.technique import Reading
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Stats:
     received: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     readings: dict[str, float] = field(default_factory=dict)
-    """What the technique noticed in the last step, and where it was measured `error`: the squared error of the
-    result over the squared length of the exact mean."""
+    """What the technique noticed in the last step, where it is finite; and where it was measured `error`, the squared
+    error of the result over the squared length of the exact mean."""
 
     def since(self, earlier: Stats) -> Stats:
         """What was added after `earlier`."""
@@ -111,9 +112,12 @@ class Meter:
             self._resolve(wait=False)
 
     def stats(self, wait: bool = True) -> Stats:
-        """The totals so far; on a stream, without `wait`, only of what the device has done by now."""
+        """The totals so far; on a stream, without `wait`, only of what the device has done by now.
+
+        Readings are of the last step, and waited for.
+        """
         self._resolve(wait)
-        readings = {name: reading.share for name, reading in self.readings.items()}
+        readings = Reading.shares(self.readings) if self.readings else {}
         return Stats(self.steps, self._sent, self._received, dict(self._seconds), readings)
 
     def _resolve(self, wait: bool) -> None:

@@ -15,13 +15,14 @@ per worker, so that every worker can combine one shard. For every piece and step
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from laconic.places import Place
 
@@ -81,15 +82,16 @@ class Reading(NamedTuple):
     amount: torch.Tensor | float
     of: torch.Tensor | float
 
-    def plus(self, other: Reading) -> Reading:
-        """Both together."""
-        return Reading(self.amount + other.amount, self.of + other.of)
-
-    @property
-    def share(self) -> float:
-        """The share; the amount itself where there is nothing that it could be a share of."""
-        amount, of = float(self.amount), float(self.of)
-        return amount / of if of else amount
+    @staticmethod
+    def shares(readings: Mapping[str, Reading]) -> dict[str, float]:
+        """The shares that are finite; the device is asked once."""
+        amounts = torch.stack(
+            [torch.as_tensor(value).double() for reading in readings.values() for value in reading]
+        )
+        shares = amounts.view(-1, 2)[:, 0] / amounts.view(-1, 2)[:, 1]
+        return {
+            name: share for name, share in zip(readings, shares.tolist(), strict=True) if math.isfinite(share)
+        }
 
 
 class Memory(NamedTuple):

@@ -71,10 +71,18 @@ class THC:
     varies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        for name in ("bits", "granularity", "block", "seed", "lane"):
+            value = getattr(self, name)
+            if not isinstance(value, int | None):
+                raise TypeError(f"{name} is {value!r}; use an integer")
         if self.bits not in range(2, 9):
             raise ValueError(f"bits is {self.bits}; use 2 to 8")
         if not 0 < self.tail < 1:
             raise ValueError(f"tail is {self.tail}; use a share between 0 and 1, such as 1/32")
+        if not 1e-15 < self.tail < 0.999:
+            raise ValueError(f"tail is {self.tail}, which leaves no grid; use a share such as 1/32")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; use one of 64 bits")
         if not 8 <= self.block <= LARGEST or self.block & (self.block - 1):
             raise ValueError(f"block is {self.block}; use a power of two from 8 to {LARGEST}")
         if self.lane is not None and self.lane not in LANES:
@@ -110,7 +118,7 @@ class THC:
         if widest < least:
             raise ValueError(
                 f"granularity {least} with {workers} workers sums to {least * workers}, beyond a lane of "
-                f"{lane} bits; use {self._remedy(workers)}"
+                f"{lane} bits; use {_remedy(least, workers, 2**self.bits - 1)}"
             )
         granularity = self.granularity or (2**self.bits - 1 if self.uniform else widest)
         table = (
@@ -119,12 +127,6 @@ class THC:
             else quantize.optimal_table(self.bits, granularity, self.tail)
         )
         return Grid(table, granularity, quantize.tail_threshold(self.tail), lane)
-
-    def _remedy(self, workers: int) -> str:
-        least = 2**self.bits - 1
-        if self.lane is not None and least * workers < 2 ** LANES[-1]:
-            return f"a lane of at least {(least * workers).bit_length()} bits"
-        return f"a granularity of at most {(2 ** LANES[-1] - 1) // workers}, or fewer bits"
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[BlockPiece]:
         """Pieces of about a mebibyte down: three transfers each, so larger than those of one that needs two."""
@@ -168,6 +170,7 @@ class THC:
         """The sums of the codes' integers, packed, and behind them the number of contributors."""
         assert isinstance(messages, torch.Tensor)
         grid = self.grid(turn.piece.shards)
+        assert len(messages) * grid.granularity < 2**grid.lane, "the sums do not fit their lanes"
         reply = messages.new_empty(turn.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
         kernels.thc_combine(messages, _table_on(grid.table, messages.device), self.bits, grid.lane, reply)
         return reply
@@ -183,6 +186,15 @@ class THC:
 
     def _residual(self, turn: Turn) -> Memory | _Nothing:
         return turn.memory["residual"] if self.error_feedback else _Nothing()
+
+
+def _remedy(granularity: int, workers: int, smallest: int) -> str:
+    """What makes the sums of so many workers fit a lane."""
+    needed = (granularity * workers).bit_length()
+    widest = (2 ** LANES[-1] - 1) // workers
+    if needed <= LANES[-1]:
+        return f"a lane of at least {needed} bits"
+    return f"a granularity of at most {widest}" if widest >= smallest else "fewer bits"
 
 
 class _Nothing(NamedTuple):
@@ -205,9 +217,9 @@ def _table_on(table: tuple[int, ...], device: torch.device) -> torch.Tensor:
 def _readings(agreed: torch.Tensor, quality: torch.Tensor) -> dict[str, Reading]:
     """How well this worker's codes say what it has."""
     error, energy, clamped, coordinates = quality.sum(0)
-    own = quality[:, kernels.ENERGY].sqrt()
+    sampled = quality[:, kernels.COORDINATES] > 0
     return {
         "own error": Reading(error, energy),
         "clamped": Reading(clamped, coordinates),
-        "norm spread": Reading(torch.where(own > 0, agreed / own, 0.0).sum(), (own > 0).sum()),
+        "norm spread": Reading(torch.where(sampled, agreed, 0.0).square().sum(), energy),
     }

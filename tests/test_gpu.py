@@ -161,6 +161,16 @@ def test_a_missing_worker_is_not_counted():
 
 
 @on_a_device
+def test_shards_with_different_contributors_give_no_number():
+    work = _work(THC(block=512), sizes=(1000, 24))
+    norms = work.norms(reference).amax(0)
+    replies = work.replies(reference, norms, range(3))
+    replies[1, -4] = 2
+    grad = work.decode(_kernel, replies, norms)
+    assert grad[:512].isnan().all()
+
+
+@on_a_device
 def test_more_messages_than_a_byte_counts():
     work = _work(THC(bits=2, lane=16, block=64), workers=300, sizes=(64,))
     packed = work.piece.width * 2 // 8

@@ -27,7 +27,9 @@ ROWS = [
     Row(laconic.Dense(dtype="bf16"), 2**-7),  # one rounding up, one down, each half a unit of 8 bits
     Row(laconic.Dense(dtype="fp16"), 2**-9),
     Row(laconic.Dense(dtype="bf16", error_feedback=True), 2**-7),
-    Row(THC(block=256), 0.25),  # √(rounding + clamping) is 0.14 for one worker, and blocks of 7 are not normal
+    Row(
+        THC(block=256), 0.25
+    ),  # √(rounding + clamping) is 0.14 for one worker, and blocks of 7 are not normal
     Row(THC(bits=2, lane=9, uniform=True, error_feedback=False), 0.6),
 ]
 every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))

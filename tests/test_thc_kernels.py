@@ -49,7 +49,7 @@ def test_every_width_of_codes_and_sums(bits, lane):
     check(Work(THC(bits=bits, lane=lane)), dispatched)
 
 
-@pytest.mark.parametrize("tail", [0.99999, 0.5, 1 / 1024])
+@pytest.mark.parametrize("tail", [0.9989, 0.5, 1 / 1024])
 def test_uniform_tables_and_other_tails(tail):
     check(Work(THC(uniform=True, tail=tail)), dispatched)
 
@@ -57,6 +57,7 @@ def test_uniform_tables_and_other_tails(tail):
 @pytest.mark.parametrize("scale", [0.0, 1e-36, 1e-28, 1e-20, 1e15])
 def test_values_of_any_size(scale):
     check(Work(THC(), scale=scale), dispatched)
+    check(Work(THC(tail=0.99), workers=1, scale=scale), dispatched)
 
 
 @pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
@@ -115,6 +116,13 @@ def test_a_block_outside_its_piece_is_refused_before_memory_is_touched(column, v
     work.chart = _spoiled(work.chart, column, value)
     with pytest.raises(ValueError, match="block"):
         work.encode(dispatched, norms)
+
+
+@pytest.mark.parametrize(("bits", "table"), [(0, [0, 1]), (4, []), (4, [0, 1]), (9, range(512))])
+def test_codes_without_their_table_are_refused(bits, table):
+    messages, reply = torch.zeros(2, 8, dtype=torch.uint8), torch.zeros(20, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="a table has"):
+        ops.thc_combine(messages, torch.tensor(list(table), dtype=torch.long), bits, 8, reply)
 
 
 def test_sums_beyond_their_lanes_are_refused():

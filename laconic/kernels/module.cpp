@@ -139,9 +139,10 @@ void thc_encode(const Array& grad, const Optional& residual, const Of<float>& no
 
 void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,
                  const Of<uint8_t>& reply) {
+  require(table.size() > 0, "a table has 2^bits entries, of 2 to 8 bits");
+  const Grid grid = grid_of(table, bits, int(table.data()[table.size() - 1]), 0);
   require(messages.ndim() == 2 && messages.shape(0) >= 1 && messages.shape(1) % size_t(bits) == 0,
           "messages are rows of whole groups of eight codes");
-  const Grid grid = grid_of(table, bits, int(table.data()[table.size() - 1]), 0);
   const size_t width = messages.shape(1) * 8 / size_t(bits);
   require(lane >= 8 && lane <= 16 && reply.size() == width * size_t(lane) / 8 + kCountBytes,
           "a reply has the sums in lanes of 8 to 16 bits, and a count");

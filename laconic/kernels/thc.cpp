@@ -110,6 +110,13 @@ template <class T> void decode_block(const Decoding<T>& task, const Block& block
   narrow(room.rotated, task.grad + block.start, size_t(block.numel));
 }
 
+// What was written past the caches is there for other threads.
+void finish_streams() {
+#ifdef __AVX512BW__
+  _mm_sfence();
+#endif
+}
+
 template <class T>
 void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, Sample sample, Quality* quality) {
   const auto all_blocks = [&](auto fast) {
@@ -142,7 +149,7 @@ template <class T> void decode_blocks(const Decoding<T>& task, Chart chart, cons
 }  // namespace
 
 void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* norms) {
-  const auto room = std::make_unique<Scratch>();
+  const std::unique_ptr<Scratch> room(new Scratch);  // not cleared: that takes longer than a small piece
   with_type(grad, [&](auto* values) {
     for (size_t k = 0; k < chart.count; ++k) {
       const float norm = std::sqrt(squared_length(values, residual, chart.blocks[k], *room));
@@ -153,13 +160,14 @@ void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* 
 
 void thc_encode(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
                 Keys keys, Sample sample, uint8_t* codes, float* left, Quality* quality) {
-  const auto room = std::make_unique<Scratch>();
+  const std::unique_ptr<Scratch> room(new Scratch);
   const Lookup lookup(grid);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
     encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, sample,
                   quality);
   });
+  finish_streams();
 }
 
 void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane, uint8_t* reply) {
@@ -182,12 +190,13 @@ void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Gr
 
 void thc_decode(const uint8_t* replies, size_t bytes, int count, const float* norms, Chart chart, const Grid& grid,
                 int lane, uint32_t key, const Gradient& grad) {
-  const auto room = std::make_unique<Scratch>();
+  const std::unique_ptr<Scratch> room(new Scratch);
   const float step = float(2 * grid.threshold / grid.granularity);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
     decode_blocks(Decoding<T>{replies, bytes, grid.granularity, lane, count, step, key, values, *room}, chart, norms);
   });
+  finish_streams();
 }
 
 }}  // namespace laconic::LACONIC_ISA

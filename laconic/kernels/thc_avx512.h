@@ -156,8 +156,10 @@ template <class Each> inline void finish_pairs(const int16_t* words, size_t size
 inline Floats plus_square(Floats sum, Floats v) { return Floats(_mm512_fmadd_ps(__m512(v), __m512(v), __m512(sum))); }
 inline float total(Floats v) { return _mm512_reduce_add_ps(__m512(v)); }
 
-// Whether the block is complete, and its norm so large that its step can be divided by kLarge exactly.
-inline bool fast(const Block& block, float norm) { return block.numel == block.size && (norm > kTiny || norm == 0); }
+// Whether the block is complete, and its step so large that it can be divided by kLarge exactly.
+inline bool fast(const Block& block, float norm, float step) {
+  return block.numel == block.size && (norm == 0 || step_of(step, norm, size_t(block.size)) >= 0x1p-108f);
+}
 
 // Encodes full blocks of R chunks.
 template <int Nodes, class T> class FastEncoder {
@@ -169,7 +171,7 @@ template <int Nodes, class T> class FastEncoder {
 
   // Whether the block was one for this way.
   bool operator()(const Block& block, float norm, Quality* quality) const {
-    if (!fast(block, norm)) return false;
+    if (!fast(block, norm, task_.lookup.step)) return false;
     switch (block.size / int64_t(kChunk)) {
       case 2: encode<2>(block, norm, quality); return true;
       case 4: encode<4>(block, norm, quality); return true;
@@ -310,7 +312,7 @@ template <int R, class T> void decode_full(const Decoding<T>& task, const Block&
 }
 
 template <class T> bool decode_fast(const Decoding<T>& task, const Block& block, float norm) {
-  if (!fast(block, norm) || task.lane != 8) return false;
+  if (!fast(block, norm, task.step / float(task.count)) || task.lane != 8) return false;
   switch (block.size / int64_t(kChunk)) {
     case 2: decode_full<2>(task, block, norm); return true;
     case 4: decode_full<4>(task, block, norm); return true;

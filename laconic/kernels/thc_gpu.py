@@ -160,7 +160,10 @@ def decode(
     """What a block's sums say."""
     parameter, offset, start, numel, size, at = _block(chart, ALIGN)
     norm = tl.load(norms + tl.program_id(0))
-    count = _count(replies + width.to(tl.int64) // 8 * LANE)
+    count = _count(replies, 0, width, LANE)
+    first, last = at.to(tl.int32) // width, (at.to(tl.int32) + size - 1) // width
+    if (_count(replies, first, width, LANE) != count) | (_count(replies, last, width, LANE) != count):
+        norm = float("nan")  # the reference refuses what has different numbers of contributors
     if WORDS:
         sums = _bytes(replies, at.to(tl.int32), width, size, NARROW, TILE)
     else:
@@ -253,8 +256,10 @@ def _pack(pointer, codes, size, BITS: tl.constexpr):
 
 
 @triton.jit
-def _count(pointer):
-    """How many contributed: the two low bytes of the four behind a reply, which has the place of as many."""
+def _count(replies, shard, width, LANE: tl.constexpr):
+    """How many contributed to the shard: the two low bytes of the four behind its sums."""
+    row = width.to(tl.int64) // 8 * LANE
+    pointer = replies + shard * (row + 4) + row
     return tl.load(pointer).to(tl.int32) | tl.load(pointer + 1).to(tl.int32) << 8
 
 
