@@ -72,7 +72,7 @@ def encode(
     _pack(codes + at // 8 * BITS, (entry >> 22) - up, size, BITS)
 
     said = _hadamard(_integers(low + (width & up) - granularity, FLOAT), STAGES).to(tl.float32)
-    left = x - said * share * (norm * span * _half_over(size))
+    left = x - said * (norm * span * _half_over(size) * share)
     if numel < TILE:
         left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
     if new is not None:
