@@ -11,7 +11,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 model = DistributedDataParallel(net)
-attachment = laconic.attach(model, laconic.Dense(dtype="bf16"))
+attachment = laconic.attach(model, laconic.THC())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 data = torch.Generator().manual_seed(dist.get_rank())

@@ -25,7 +25,7 @@ GREYS = ("#8a8f98", "#b3a89c")
 # Okabe and Ito's colors for all kinds of color vision, less black and the yellow that is lost on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3])
-OVERLAPPED = ("encode", "up", "combine", "down", "decode")
+OVERLAPPED = ("agree", "encode", "up", "combine", "down", "decode")
 POINTS = 100  # a loss curve is thinned to this many: more cannot be told apart on a screen
 
 
@@ -137,6 +137,7 @@ def overlapped_phases(rows: Sequence[Row], styles: Styles) -> Spec:
     """Seconds that each phase of a mean step took; phases overlap with each other and with computing."""
     values = [value for row in rows for value in _phases(row)]
     shown = [row for row in rows if any(value["label"] == row.label for value in values)]
+    phases = [phase for phase in OVERLAPPED if any(value["phase"] == phase for value in values)]
     drawing = {
         "mark": {"type": "bar"},
         "encoding": {
@@ -144,7 +145,7 @@ def overlapped_phases(rows: Sequence[Row], styles: Styles) -> Spec:
             "y": {
                 "field": "phase",
                 "title": None,
-                "scale": {"domain": list(OVERLAPPED), "paddingInner": 0.3},
+                "scale": {"domain": phases, "paddingInner": 0.3},
             },
             "yOffset": {"field": "label", "scale": {"domain": [row.label for row in shown]}},
             "color": _color(shown, styles),
@@ -155,7 +156,7 @@ def overlapped_phases(rows: Sequence[Row], styles: Styles) -> Spec:
             ],
         },
     }
-    return _chart(values, drawing, 60 + len(OVERLAPPED) * (14 + 10 * len(shown)))
+    return _chart(values, drawing, 60 + len(phases) * (14 + 10 * len(shown)))
 
 
 def mean_seconds(runs: Iterable[Run]) -> dict[str, float]:
