@@ -53,6 +53,43 @@ def test_messages_of_varying_size_arrive_whole():
         assert torch.equal(weights, ragged_weights)
 
 
+class _Remembering(laconic.THC):
+    """THC that keeps what it sent and what it was asked to combine."""
+
+    sent, combined = {}, {}
+
+    def encode(self, turn, grad):
+        messages = super().encode(turn, grad)
+        self.sent[_place(turn)] = messages.clone()
+        return messages
+
+    def combine(self, turn, messages):
+        assert _place(turn) not in self.combined
+        self.combined[_place(turn)] = messages.clone()
+        return super().combine(turn, messages)
+
+
+def _place(turn):
+    return turn.step, turn.piece.bucket.names, turn.piece.start
+
+
+def _sent_and_combined():
+    model = parallel()
+    laconic.attach(model, _Remembering(block=64))
+    train(model, range(2))
+    return _Remembering.sent, _Remembering.combined
+
+
+def test_every_message_is_combined_exactly_once():
+    """So no sum has one worker's codes twice or not at all."""
+    results = run(3, _sent_and_combined)
+    for worker, (_, combined) in enumerate(results):
+        assert len(combined) > 2
+        for place, messages in combined.items():
+            assert torch.equal(messages, torch.stack([sent[place][worker] for sent, _ in results]))
+        assert all(sent.keys() == combined.keys() for sent, _ in results)
+
+
 def test_workers_agree_alike_directly_and_around_a_ring():
     direct, ring = (run(3, _train, laconic.THC(block=64, place=Peers(direct=most))) for most in (3, 2))
     for (weights, _), (ring_weights, _) in zip(direct, ring, strict=True):
