@@ -19,8 +19,3 @@ def unpack(packed: torch.Tensor, width: int, count: int) -> torch.Tensor:
     bits = (packed.long().unsqueeze(-1) >> torch.arange(8, device=packed.device)) & 1
     bits = bits.view(len(packed), -1)[:, : count * width].view(len(packed), count, width)
     return (bits << torch.arange(width, device=packed.device)).sum(-1)
-
-
-def packed_size(count: int, width: int) -> int:
-    """Bytes of `count` packed integers."""
-    return -(-count * width // 8)

@@ -121,8 +121,7 @@ def test_integers_beyond_those_of_fp32():
 def test_sums_that_start_within_a_word():
     work = _work(THC(block=512), sizes=(1000, 24))
     norms = work.norms(reference).amax(0)
-    shards = torch.stack([work.encode(reference, norms, worker)[0] for worker in range(3)], dim=1)
-    replies = torch.stack([work.combine(reference, shard) for shard in shards])
+    replies = work.replies(reference, norms, range(3))
     for shift in range(4):
         moved = torch.empty(replies.numel() + shift, dtype=torch.uint8, device=DEVICE)[shift:]
         moved = moved.view_as(replies).copy_(replies)
@@ -155,8 +154,7 @@ def test_a_bad_value_makes_a_block_infinite_and_the_result_not_finite(bad):
 def test_a_missing_worker_is_not_counted():
     work = _work(THC(block=512), sizes=(1000, 24))
     norms = work.norms(reference).amax(0)
-    shards = torch.stack([work.encode(reference, norms, worker)[0] for worker in range(2)], dim=1)
-    replies = torch.stack([work.combine(_kernel, shard) for shard in shards])
+    replies = work.replies(_kernel, norms, range(2))
     assert torch.equal(work.decode(_kernel, replies, norms), work.decode(reference, replies, norms))
 
 

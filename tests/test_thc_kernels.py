@@ -78,8 +78,7 @@ def test_a_bad_value_makes_a_block_infinite_and_the_result_not_finite(bad):
 def test_a_missing_worker_is_not_counted():
     work = Work(THC())
     norms = work.norms(reference).amax(0)
-    shards = torch.stack([work.encode(reference, norms, worker)[0] for worker in range(2)], dim=1)
-    replies = torch.stack([work.combine(dispatched, shard) for shard in shards])
+    replies = work.replies(dispatched, norms, range(2))
     assert torch.equal(work.decode(dispatched, replies, norms), work.decode(reference, replies, norms))
 
 

@@ -133,7 +133,7 @@ void thc_encode(const Array& grad, const Optional& residual, const Of<float>& no
   require(norms.size() == blocks.count && quality.size() == 4 * blocks.count && every >= 1,
           "there are one norm and four qualities for every block");
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, {own, every}, codes.data(), rest,
+  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, every, codes.data(), rest,
                              reinterpret_cast<Quality*>(quality.data()));
 }
 

@@ -40,14 +40,6 @@ float squared_length(const float* values, const float* more, size_t count) {
   return total;
 }
 
-float squared_length(const float* grad, const float* residual, const Block& block, Scratch&) {
-  return squared_length(grad + block.start, residual ? residual + block.start : nullptr, size_t(block.numel));
-}
-template <class T> float squared_length(const T* grad, const float* residual, const Block& block, Scratch& room) {
-  widen(grad + block.start, room.exact, size_t(block.numel));
-  return squared_length(room.exact, residual ? residual + block.start : nullptr, size_t(block.numel));
-}
-
 #ifdef __AVX2__
 // The sums of 4-bit codes' integers, which fit into bytes; returns how many coordinates are done, a multiple of 64.
 size_t sum_nibbles(const uint8_t* messages, size_t workers, size_t bytes, const int64_t* table, uint8_t* reply) {
@@ -118,11 +110,11 @@ void finish_streams() {
 }
 
 template <class T>
-void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, Sample sample, Quality* quality) {
+void encode_blocks(const Encoding<T>& task, Chart chart, const float* norms, uint32_t every, Quality* quality) {
   const auto all_blocks = [&](auto fast) {
     for (size_t k = 0; k < chart.count; ++k) {
       quality[k] = {};
-      Quality* const measured = sample.has(k) ? quality + k : nullptr;
+      Quality* const measured = (k + task.keys.own) % every == 0 ? quality + k : nullptr;
       if (!fast(chart.blocks[k], norms[k], measured)) encode_block(task, chart.blocks[k], norms[k], measured);
     }
   };
@@ -152,19 +144,22 @@ void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* 
   const std::unique_ptr<Scratch> room(new Scratch);  // not cleared: that takes longer than a small piece
   with_type(grad, [&](auto* values) {
     for (size_t k = 0; k < chart.count; ++k) {
-      const float norm = std::sqrt(squared_length(values, residual, chart.blocks[k], *room));
+      const Block& block = chart.blocks[k];
+      const float* const grads = as_floats(values + block.start, size_t(block.numel), room->exact);
+      const float* const more = residual ? residual + block.start : nullptr;
+      const float norm = std::sqrt(squared_length(grads, more, size_t(block.numel)));
       norms[k] = norm <= 3.4028235e38f ? norm : float_of(0x7f800000);
     }
   });
 }
 
 void thc_encode(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
-                Keys keys, Sample sample, uint8_t* codes, float* left, Quality* quality) {
+                Keys keys, uint32_t every, uint8_t* codes, float* left, Quality* quality) {
   const std::unique_ptr<Scratch> room(new Scratch);
   const Lookup lookup(grid);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, sample,
+    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, every,
                   quality);
   });
   finish_streams();

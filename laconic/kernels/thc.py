@@ -125,9 +125,8 @@ def thc_decode(
     counts = packing.unpack(replies[:, -COUNT_BYTES:], 8 * COUNT_BYTES, 1).flatten().tolist()
     if len(set(counts)) > 1:
         raise ValueError("the shards of a piece have different numbers of contributors")
-    share = norms.new_tensor(2 * threshold / granularity) / norms.new_tensor(
-        counts[0]
-    )  # a scalar's inverse is inexact
+    count = norms.new_tensor(counts[0])  # as a scalar, CUDA would multiply by its rounded inverse
+    share = norms.new_tensor(2 * threshold / granularity) / count
     for block in _blocks(chart):
         step = norms[block.rows, None] * share * (0.5 / block.size)
         said = hadamard(2 * sums[block.at].int() - counts[0] * granularity) * step * block.signs(shared)

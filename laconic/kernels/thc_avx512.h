@@ -97,12 +97,6 @@ inline Floats signed_by(Floats v, uint16_t bits) {
   return Floats(_mm512_mask_xor_ps(__m512(v), bits, __m512(v), _mm512_set1_ps(-0.0f)));
 }
 
-inline const float* as_floats(const float* values, size_t, float*) { return values; }
-template <class T> inline const float* as_floats(const T* values, size_t count, float* room) {
-  widen(values, room, count);
-  return room;
-}
-
 // Written past the caches where the address allows it: nothing reads it soon.
 inline void put(float* to, Floats v) {
   if (reinterpret_cast<uintptr_t>(to) % 64 == 0) _mm512_stream_ps(to, __m512(v));
@@ -161,6 +155,17 @@ inline bool fast(const Block& block, float norm, float step) {
   return block.numel == block.size && (norm == 0 || step_of(step, norm, size_t(block.size)) >= 0x1p-108f);
 }
 
+// Calls function(R), R the number of the block's chunks as a constant; false if there is no way for so many.
+template <class Function> bool with_chunks(const Block& block, Function function) {
+  switch (block.size / int64_t(kChunk)) {
+    case 2: function(std::integral_constant<int, 2>{}); return true;
+    case 4: function(std::integral_constant<int, 4>{}); return true;
+    case 8: function(std::integral_constant<int, 8>{}); return true;
+    case 16: function(std::integral_constant<int, 16>{}); return true;
+    default: return false;
+  }
+}
+
 // Encodes full blocks of R chunks.
 template <int Nodes, class T> class FastEncoder {
  public:
@@ -171,14 +176,8 @@ template <int Nodes, class T> class FastEncoder {
 
   // Whether the block was one for this way.
   bool operator()(const Block& block, float norm, Quality* quality) const {
-    if (!fast(block, norm, task_.lookup.step)) return false;
-    switch (block.size / int64_t(kChunk)) {
-      case 2: encode<2>(block, norm, quality); return true;
-      case 4: encode<4>(block, norm, quality); return true;
-      case 8: encode<8>(block, norm, quality); return true;
-      case 16: encode<16>(block, norm, quality); return true;
-      default: return false;
-    }
+    return fast(block, norm, task_.lookup.step) &&
+           with_chunks(block, [&](auto chunks) { encode<chunks>(block, norm, quality); });
   }
 
  private:
@@ -312,14 +311,8 @@ template <int R, class T> void decode_full(const Decoding<T>& task, const Block&
 }
 
 template <class T> bool decode_fast(const Decoding<T>& task, const Block& block, float norm) {
-  if (!fast(block, norm, task.step / float(task.count)) || task.lane != 8) return false;
-  switch (block.size / int64_t(kChunk)) {
-    case 2: decode_full<2>(task, block, norm); return true;
-    case 4: decode_full<4>(task, block, norm); return true;
-    case 8: decode_full<8>(task, block, norm); return true;
-    case 16: decode_full<16>(task, block, norm); return true;
-    default: return false;
-  }
+  return task.lane == 8 && fast(block, norm, task.step / float(task.count)) &&
+         with_chunks(block, [&](auto chunks) { decode_full<chunks>(task, block, norm); });
 }
 
 }}  // namespace laconic::LACONIC_ISA

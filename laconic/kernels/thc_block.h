@@ -2,7 +2,6 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "floats.h"
 #include "hash.h"
@@ -108,6 +107,13 @@ template <class T> struct Decoding {
     return room.sums;
   }
 };
+
+// The values themselves, or the same as floats in `room`.
+inline const float* as_floats(const float* values, size_t, float*) { return values; }
+template <class T> inline const float* as_floats(const T* values, size_t count, float* room) {
+  widen(values, room, count);
+  return room;
+}
 
 template <class T> void load_exact(const T* grad, const float* residual, const Block& block, float* exact) {
   const size_t numel = size_t(block.numel);
