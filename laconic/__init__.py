@@ -10,6 +10,7 @@ from laconic.dense import Dense
 from laconic.hook import Hook
 from laconic.meter import Stats
 from laconic.places import Peers
+from laconic.sign_vote import Ramp, SignVote
 from laconic.telemetry import JsonLines, TensorBoard, header
 from laconic.telemetry import installed_version as _installed_version
 from laconic.thc import THC
@@ -23,6 +24,8 @@ __all__ = [
     "Hook",
     "JsonLines",
     "Peers",
+    "Ramp",
+    "SignVote",
     "Stats",
     "TensorBoard",
     "attach",

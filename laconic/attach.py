@@ -7,6 +7,7 @@ behind it comes and goes; without one it averages, as DDP does by itself.
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange
-from laconic.technique import Bucket
+from laconic.technique import Bucket, Settler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     study, and as slow as no compression.
     """
     ddp = _unwrap(model)
-    check_technique(technique)
+    technique = settle(technique, ddp.process_group)
     parameters = _trained(ddp)
     slot = _slot(ddp)
     if slot.attachment is not None:
@@ -54,8 +55,8 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     return slot.attachment
 
 
-def check_technique(technique: Technique) -> None:
-    """`technique` is one, its place can serve it, and there is a process group."""
+def settle(technique: Technique, group: dist.ProcessGroup | None) -> Technique:
+    """The technique with nothing left open: it is one, its place can serve it, and there is a process group."""
     if not (hasattr(technique, "encode") and hasattr(technique, "place")) or isinstance(technique, type):
         raise TypeError(f"{technique!r} is not a technique; pass a value such as laconic.Dense()")
     if not technique.needs & technique.place.offers:
@@ -64,11 +65,14 @@ def check_technique(technique: Technique) -> None:
         )
     if not dist.is_initialized():
         raise RuntimeError("there is no process group; call torch.distributed.init_process_group() first")
+    workers = dist.get_world_size(group)
+    return technique.settled(workers) if isinstance(technique, Settler) else technique
 
 
 def compare(group: dist.ProcessGroup, technique: str, parameters: object = None) -> None:
     """All workers of the group gave equal arguments."""
     everybody: list[tuple[str, object]] = [("", None)] * dist.get_world_size(group)
+    technique = re.sub(r" at 0x[0-9a-f]+", "", technique)  # of a function, whose address is its worker's own
     dist.all_gather_object(everybody, (technique, parameters), group=group)
     for worker, (other, theirs) in enumerate(everybody):
         who = f"worker {worker} of {len(everybody)}"

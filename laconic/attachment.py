@@ -64,6 +64,7 @@ class Attachment:
             "worker": self._exchange.worker,
             "workers": self._exchange.workers,
             "memory": self._exchange.state.values(),
+            "tallies": {name: tally.old.clone() for name, tally in self._exchange.state.tallies.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -78,7 +79,8 @@ class Attachment:
         seat = (self._exchange.worker, self._exchange.workers)
         if (state["worker"], state["workers"]) == seat:
             self._exchange.state.load(state["memory"])
-        elif any(state["memory"].values()):
+            self._exchange.state.load_tallies(state.get("tallies", {}))
+        elif any(state["memory"].values()) or state.get("tallies"):
             warnings.warn(
                 f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
                 f"of {seat[1]}: its residuals are dropped, so the first steps lose what they held back",

@@ -22,7 +22,7 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Memory, Messages, Piece, Reading, Surveyor, Technique, Turn
+from laconic.technique import Bucket, Memory, Messages, Piece, Reading, Surveyor, Tallier, Technique, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,7 +66,8 @@ class Exchange:
     ) -> None:
         self.worker, self.workers = dist.get_rank(group), dist.get_world_size(group)
         self.step = 0
-        self.state = State(technique.remembers)
+        tallies = technique.tallies(self.workers) if isinstance(technique, Tallier) else {}
+        self.state = State(technique.remembers, tallies)
         self.listeners: list[Callable[[int, Stats], None]] = []
         self._technique = technique
         self._device = device
@@ -91,12 +92,14 @@ class Exchange:
         memory = self.state.memory(bucket, self._device)
         step = self._current = self._current or _Step(self.step)
         turns = [
-            Turn(piece, step.number, self.worker, _part(memory, piece)) for piece in self._pieces(bucket)
+            Turn(piece, step.number, self.worker, _part(memory, piece), tallies=self.state.tallies)
+            for piece in self._pieces(bucket)
         ]
         journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
         journeys = journeys or [_stay()]  # a bucket of empty parameters
         self._count(step, len(journeys), last)
-        passage = _Passage(grad, _future(self._device), step, len(journeys), bool(memory))
+        remembers = bool(memory or self.state.tallies)
+        passage = _Passage(grad, _future(self._device), step, len(journeys), remembers)
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for journey in journeys:
             self._lane.submit(journey, arrive, fail)

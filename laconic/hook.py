@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from laconic.attach import check_technique, compare
+from laconic.attach import compare, settle
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange
 from laconic.meter import Stats
@@ -65,12 +65,12 @@ class Hook:
         self._loaded = state
 
     def _open(self, device: torch.device) -> Attachment:
-        check_technique(self.technique)
         group = self._group or dist.group.WORLD
+        technique = settle(self.technique, group)
         assert group is not None
-        compare(group, repr(self.technique))
-        exchange = Exchange(self.technique, group, device, measure_error=False)
-        attachment = Attachment(self.technique, exchange, self._name, None, lambda: None)
+        compare(group, repr(technique))
+        exchange = Exchange(technique, group, device, measure_error=False)
+        attachment = Attachment(technique, exchange, self._name, None, lambda: None)
         if self._loaded:
             attachment.load_state_dict(self._loaded)
         return attachment

@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from laconic.attach import attach
 from laconic.dense import Dense
+from laconic.sign_vote import SignVote
 from laconic.thc import THC
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Attached:
         return attach(model, self.technique)
 
 
-TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "thc": THC}
+TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "sign_vote": SignVote, "thc": THC}
 PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
 
 
@@ -146,13 +147,13 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 def _option(kind: type[Any], text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
-    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "place"}
-    if name not in defaults:
-        raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, defaults)}")
-    return name, _value(name, value, defaults[name])
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "place"}
+    if name not in fields:
+        raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, fields)}")
+    return name, _value(value, fields[name])
 
 
-def _value(name: str, text: str, default: object) -> object:
+def _value(text: str, field: dataclasses.Field[Any]) -> object:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -161,6 +162,6 @@ def _value(name: str, text: str, default: object) -> object:
             return number(text)
         except ValueError:
             pass
-    if isinstance(default, (bool, int, float)):
-        raise ValueError(f"option {name} takes a value like {default}, not {text!r}")
+    if "str" not in str(field.type):
+        raise ValueError(f"option {field.name} takes a value like {field.default}, not {text!r}")
     return text

@@ -4,7 +4,8 @@ DDP rebuilds its buckets after the first step and a resumed job may bucket diffe
 tensors are only a home for its parameters' values; a parameter that turns up in another bucket moves there.
 
 Every flat tensor exists twice: a step reads the committed one and writes the other. `commit` swaps them, so a
-step with a non-finite result leaves no trace: it is simply not committed.
+step with a non-finite result leaves no trace: it is simply not committed. Tallies are small, belong to the worker as
+an aggregator, and add up what a step's pieces say.
 """
 
 from __future__ import annotations
@@ -19,17 +20,22 @@ from laconic.technique import Memory
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from laconic.technique import Bucket
+    from laconic.technique import Bucket, Tally
 
 Values = dict[str, dict[str, torch.Tensor]]
 """Kind of memory, then parameter name, then its values as a flat tensor."""
 
 
 class State:
-    """The memory of one attachment, of the given kinds."""
+    """The memory of one attachment, of the given kinds, and its tallies."""
 
-    def __init__(self, kinds: Sequence[str]) -> None:
+    def __init__(self, kinds: Sequence[str], tallies: Mapping[str, Tally] | None = None) -> None:
         self._kinds = tuple(kinds)
+        self._fades = {name: tally.fades for name, tally in (tallies or {}).items()}
+        self.tallies = {
+            name: Memory(*torch.zeros(2, *tally.shape, dtype=torch.float64))
+            for name, tally in (tallies or {}).items()
+        }
         self._flat: dict[Bucket, dict[str, Memory]] = {}
         self._home: dict[str, tuple[Bucket, slice]] = {}
         self._loaded: Values = {}
@@ -48,11 +54,15 @@ class State:
         """What was written since the last commit holds."""
         for bucket in self._written:
             self._flat[bucket] = {kind: Memory(new, old) for kind, (old, new) in self._flat[bucket].items()}
-        self._written.clear()
+        for name, (old, new) in self.tallies.items():
+            old.mul_(self._fades[name]).add_(new)
+        self.rollback()
 
     def rollback(self) -> None:
         """What was written since the last commit is forgotten."""
         self._written.clear()
+        for tally in self.tallies.values():
+            tally.new.zero_()
 
     def values(self) -> Values:
         """A copy of all that is committed."""
@@ -71,6 +81,11 @@ class State:
         self._home.clear()
         self._written.clear()
         self._loaded = {kind: dict(by_name) for kind, by_name in values.items()}
+
+    def load_tallies(self, values: Mapping[str, torch.Tensor]) -> None:
+        """`values` hold from the next step on; what they do not name begins anew."""
+        for name, (old, _) in self.tallies.items():
+            old.copy_(values.get(name, torch.zeros_like(old)))
 
     def _settle(self, bucket: Bucket, device: torch.device) -> None:
         flat = {kind: Memory(*torch.zeros(2, bucket.numel, device=device)) for kind in self._kinds}

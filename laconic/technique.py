@@ -95,10 +95,27 @@ class Reading(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """State for one piece: read what was committed, write what shall hold if the step is taken."""
+    """State for one piece: read what was committed, write what shall hold if the step is taken.
+
+    Of a tally, which all pieces of a step share: add to what they have added.
+    """
 
     old: torch.Tensor
     new: torch.Tensor
+
+
+class Nothing(NamedTuple):
+    """The memory of a technique that has none."""
+
+    old: None = None
+    new: None = None
+
+
+class Tally(NamedTuple):
+    """A few numbers that a worker keeps as an aggregator; after each step `fades` of the old ones is left."""
+
+    shape: tuple[int, ...]
+    fades: float
 
 
 @dataclass
@@ -113,6 +130,8 @@ class Turn:
     """What the workers agreed on, for a technique that surveys them."""
     readings: dict[str, Reading] = field(default_factory=dict)
     """What a technique noticed, for telemetry: amounts and what they are shares of, added up over a step."""
+    tallies: dict[str, Memory] = field(default_factory=dict)
+    """Of a technique that keeps tallies."""
 
 
 class Technique(Protocol):
@@ -153,6 +172,22 @@ class Surveyor(Protocol):
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
         """This worker's numbers; `turn.agreed` will be the largest of all workers', one by one."""
+
+
+@runtime_checkable
+class Tallier(Protocol):
+    """A technique whose aggregators remember something of their own."""
+
+    def tallies(self, workers: int) -> Mapping[str, Tally]:
+        """What an aggregator keeps, by name."""
+
+
+@runtime_checkable
+class Settler(Protocol):
+    """A technique that leaves something to the number of workers."""
+
+    def settled(self, workers: int) -> Technique:
+        """The technique with nothing left open, as attachments and headers show it."""
 
 
 def even_pieces(bucket: Bucket, shards: int, *, width: int, align: int = 1) -> list[Piece]:

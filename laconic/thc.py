@@ -27,7 +27,7 @@ from laconic import quantize, rng
 from laconic.blocks import BlockPiece, block_pieces
 from laconic.kernels import thc as kernels
 from laconic.places import Peers, Place
-from laconic.technique import PIECE_BYTES, Bucket, Capability, Memory, Messages, Reading, Turn
+from laconic.technique import PIECE_BYTES, Bucket, Capability, Memory, Messages, Nothing, Reading, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -184,8 +184,8 @@ class THC:
             replies, turn.agreed, _chart(turn, grad), grid.granularity, grid.threshold, key, grid.lane, grad
         )
 
-    def _residual(self, turn: Turn) -> Memory | _Nothing:
-        return turn.memory["residual"] if self.error_feedback else _Nothing()
+    def _residual(self, turn: Turn) -> Memory | Nothing:
+        return turn.memory["residual"] if self.error_feedback else Nothing()
 
 
 def _remedy(granularity: int, workers: int, smallest: int) -> str:
@@ -195,13 +195,6 @@ def _remedy(granularity: int, workers: int, smallest: int) -> str:
     if needed <= LANES[-1]:
         return f"a lane of at least {needed} bits"
     return f"a granularity of at most {widest}" if widest >= smallest else "fewer bits"
-
-
-class _Nothing(NamedTuple):
-    """The memory of a technique that has none."""
-
-    old: None = None
-    new: None = None
 
 
 def _chart(turn: Turn, grad: torch.Tensor) -> torch.Tensor:

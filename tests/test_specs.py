@@ -5,7 +5,7 @@ import torch
 from toys import parallel, train
 from workers import run
 
-from laconic import THC, Dense, specs
+from laconic import THC, Dense, SignVote, specs
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ from laconic import THC, Dense, specs
             specs.Attached(Dense("bf16", error_feedback=True)),
             "Dense dtype=bf16 error_feedback=True",
         ),
+        ("sign_vote:density=auto", specs.Attached(SignVote("auto")), "SignVote density=auto"),
     ],
 )
 def test_a_short_text_describes_a_contestant(text, contestant, label):
@@ -31,10 +32,15 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("dnse", "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, powersgd, thc)"),
+        (
+            "dnse",
+            "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, powersgd, sign_vote, thc)",
+        ),
         ("zzz", "unknown technique 'zzz'; (known: ddp"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
         ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),
+        ("sign_vote:memory=much", "option memory takes a value like 1.0, not 'much'"),
+        ("sign_vote:density=much", "density is 'much'; use a share"),
         ("powersgd:rank=0", "rank 0 keeps nothing; use at least 1"),
         ("dense:dtype=int8", "is not a wire format"),
     ],

@@ -1,0 +1,216 @@
+"""SignVote: top-K signs and a majority vote (Park and Lee, "S³GD-MV: Sparse-SignSGD with Majority Vote for
+Communication-Efficient Distributed Learning", ISIT 2023, arXiv 2302.07475).
+
+A worker says of its largest coordinates only whether they are to go up or down, and keeps the others for later.
+With η = `memory` and K = ⌈density · N⌉, for each tensor of N coordinates:
+
+    encode   e = η·e + gradient; I = the K largest |e|; send I and sign(e[I]); e[I] = 0
+    combine  the sign of the sum of all votes; who did not choose a coordinate abstains
+    decode   -1, 0 or 1
+
+The result is a direction, not a gradient: every coordinate that moves does so by the learning rate, so rates are
+those of Adam. Messages are gaps in Rice's code and signs, in both directions (gaps.py).
+
+Weights (Park and Lee's later signSGD-FV, arXiv 2403.16372, and signSGD-FD, arXiv 2402.01340): with
+`weighting="agreement"` a worker whose votes met others' on h coordinates and was against them on p·h counts
+log((1 - p)/p). One that is mostly wrong counts negatively, so that workers who lie help.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from laconic import gaps, rng
+from laconic.kernels import sign_vote as kernels
+from laconic.places import Peers, Place
+from laconic.technique import Bucket, Capability, Messages, Nothing, Piece, Reading, Tally, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAJORITY = 3
+"""Voters a coordinate, from which on a vote is more than one worker's word."""
+FADES = 0.99
+"""What is left of past agreement after a step."""
+PRIOR = (1000.0, 250.0)
+"""Votes that every worker is taken to have cast before it starts, and those that others were against."""
+CLIP = 0.01
+"""The smallest share of disagreement that is believed, and one minus the largest."""
+UNIT = 64
+"""Weights are integers, so many for a weight of one."""
+
+
+@dataclass(frozen=True)
+class SignVote:
+    """Signs of a few coordinates up, a ternary direction down.
+
+    `density` is the share of coordinates that a worker speaks of; or a function from the step to it, such as `Ramp`;
+    or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything
+    unsaid. `scope` "tensor" chooses within each tensor, "bucket" among all that travel together. A tie changes
+    nothing, or with `ties` "random" goes either way.
+    """
+
+    density: float | Callable[[int], float] | str = 0.01
+    memory: float = 1.0
+    scope: str = "tensor"
+    ties: str = "zero"
+    weighting: str = "equal"
+    seed: int = 0
+    place: Place = Peers()
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+    varies: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.density, str) and self.density != "auto":
+            raise ValueError(
+                f"density is {self.density!r}; use a share, a function from the step to one, or 'auto'"
+            )
+        if not isinstance(self.density, str) and not callable(self.density):
+            _check_density(self.density)
+        if not 0 <= self.memory <= 1:
+            raise ValueError(f"memory is {self.memory}; use 0, which forgets, to 1, which keeps everything")
+        _check_choice("scope", self.scope, "tensor", "bucket")
+        _check_choice("ties", self.ties, "zero", "random")
+        _check_choice("weighting", self.weighting, "equal", "agreement")
+        if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed!r}; use an integer of 64 bits")
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """What is unsaid, unless it is forgotten."""
+        return ("unsaid",) if self.memory else ()
+
+    def tallies(self, workers: int) -> dict[str, Tally]:
+        """For every worker its votes that met others, and those that others were against."""
+        return {"agreement": Tally((workers, 2), FADES)} if self.weighting == "agreement" else {}
+
+    def density_at(self, step: int, workers: int) -> float:
+        """The share of coordinates that speak."""
+        if isinstance(self.density, str):
+            return min(1.0, MAJORITY / workers)
+        return _check_density(self.density(step)) if callable(self.density) else self.density
+
+    def settled(self, workers: int) -> SignVote:
+        """The same with a density that is a number, where it was left open."""
+        return replace(self, density=self.density_at(0, workers)) if self.density == "auto" else self
+
+    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
+        """One piece: coordinates are chosen from whole tensors, and their messages are short."""
+        if workers > kernels.MOST:
+            raise ValueError(f"there are {workers} workers; SignVote serves up to {kernels.MOST}")
+        if bucket.numel >= gaps.LARGEST:
+            raise ValueError(
+                f"a bucket has {bucket.numel} coordinates; use smaller ones, of less than {gaps.LARGEST}"
+            )
+        width = -(-bucket.numel // workers)
+        return [Piece(bucket, 0, bucket.numel, workers, width)] if bucket.numel else []
+
+    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
+        """The votes of every shard."""
+        piece = turn.piece
+        chart = _chart(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
+        unsaid = turn.memory["unsaid"] if self.memory else Nothing()
+        votes = grad.new_empty(int(chart[:, 2].sum()), dtype=torch.int32)
+        cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
+        if cast < 0:
+            return [gaps.lost(grad.device)] * piece.shards
+        rows = grad.new_empty(piece.shards, gaps.room(piece.width), dtype=torch.uint8)
+        sizes = grad.new_empty(piece.shards, dtype=torch.int64)
+        kernels.sign_pack(votes[:cast], piece.numel, piece.width, rows, sizes)
+        messages = [row[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+        turn.readings["bits up"] = Reading(8.0 * sum(map(len, messages)), piece.numel)
+        return messages
+
+    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+        """The majority of every coordinate's votes."""
+        numel = _shard_numel(turn)
+        tally = turn.tallies.get("agreement")
+        weights = torch.ones(len(messages)) if tally is None else _weights(tally.old)
+        reply = messages[0].new_empty(gaps.room(numel))
+        counts = messages[0].new_empty(4 + 2 * len(messages), dtype=torch.int64)
+        coin = rng.shared(self.seed, turn.step, turn.worker) if self.ties == "random" else None
+        size = kernels.sign_combine(
+            list(messages), weights.long().to(reply.device), numel, coin, reply, counts
+        )
+        if tally is not None:
+            tally.new.add_(counts[4:].view(-1, 2).to(tally.new))
+        turn.readings.update(_readings(counts.tolist(), size, numel))
+        return reply[:size]
+
+    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
+        """`grad` is -1, 0 or 1 everywhere."""
+        kernels.sign_decode(list(replies), turn.piece.width, grad)
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A density that goes from `first` to `last` within `steps` steps, by equal factors, and stays there."""
+
+    first: float
+    last: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_density(self.first)
+        _check_density(self.last)
+        if self.steps < 1:
+            raise ValueError(f"steps is {self.steps}; use at least 1")
+
+    def __call__(self, step: int) -> float:
+        """The density in step `step`."""
+        return self.first * (self.last / self.first) ** min(1.0, step / self.steps)
+
+
+def _check_density(density: float) -> float:
+    if not 0 < density <= 1:
+        raise ValueError(f"density is {density}; use a share above 0, up to 1")
+    return density
+
+
+def _check_choice(name: str, value: str, *known: str) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; use {' or '.join(repr(choice) for choice in known)}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _chart(bucket: Bucket, density: float, scope: str) -> torch.Tensor:
+    """A row for every tensor that is not empty, or one for all: where it starts, how many it has, how many speak."""
+    sizes = bucket.sizes if scope == "tensor" else (bucket.numel,)
+    starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].tolist()
+    return torch.tensor(
+        [(start, size, _keep(density, size)) for start, size in zip(starts, sizes, strict=True) if size]
+    )
+
+
+def _keep(density: float, numel: int) -> int:
+    """At least one, at most all; 0.07 of 100 are 7, though their product is a little more."""
+    return min(numel, max(1, math.ceil(round(density * numel, 6))))
+
+
+def _shard_numel(turn: Turn) -> int:
+    piece = turn.piece
+    return min(piece.width, max(0, piece.numel - turn.worker * piece.width))
+
+
+def _weights(agreement: torch.Tensor) -> torch.Tensor:
+    """log((1 - p)/p), p the share of a worker's votes that others were against, as integers."""
+    met, against = (agreement + agreement.new_tensor(PRIOR)).unbind(1)
+    p = (against / met).clamp(CLIP, 1 - CLIP)
+    return (UNIT * ((1 - p) / p).log()).round()
+
+
+def _readings(counts: Sequence[int], size: int, numel: int) -> dict[str, Reading]:
+    votes, spoken, tied, decided = counts[:4]
+    return {
+        "voters": Reading(votes, spoken),
+        "ties": Reading(tied, spoken),
+        "nonzero": Reading(decided, numel),
+        "bits down": Reading(8.0 * size, numel),
+    }
