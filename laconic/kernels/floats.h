@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "formats.h"
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -38,6 +40,15 @@ inline void narrow(float value, Half& out) {
   else if (magnitude < 0x38800000) half = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;  // subnormal: the addition rounds
   else half = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
   out.bits = uint16_t(sign | half);
+}
+
+// function(values), with the values in their own type.
+template <class Function> auto with_type(const Gradient& grad, Function function) {
+  switch (grad.format) {
+    case Format::bf16: return function(static_cast<Bfloat*>(grad.values));
+    case Format::fp16: return function(static_cast<Half*>(grad.values));
+    default: return function(static_cast<float*>(grad.values));
+  }
 }
 
 template <class T> inline void widen(const T* in, float* out, size_t count) {

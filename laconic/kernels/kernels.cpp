@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "floats.h"
+#include "sign_vote_kernels.h"
 #include "thc_kernels.h"
 
 namespace laconic { namespace LACONIC_ISA {
@@ -60,6 +61,7 @@ bool all_finite(const void* values, size_t count, Format format) {
 
 }  // namespace
 
-const Kernels kernels = {average, all_finite, thc_norms, thc_encode, thc_combine, thc_decode};
+const Kernels kernels = {average,    all_finite,  thc_norms, thc_encode,   thc_combine,
+                         thc_decode, sign_select, sign_pack, sign_combine, sign_decode};
 
 }}  // namespace laconic::LACONIC_ISA

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sign_vote.h"
 #include "thc.h"
 
 namespace laconic {
@@ -16,6 +17,10 @@ struct Kernels {
   ThcEncode* thc_encode;
   ThcCombine* thc_combine;
   ThcDecode* thc_decode;
+  SignSelect* sign_select;
+  SignPack* sign_pack;
+  SignCombine* sign_combine;
+  SignDecode* sign_decode;
 };
 
 namespace portable { extern const Kernels kernels; }

@@ -20,11 +20,12 @@ from laconic.kernels import op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+Ballot: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
+"""The places and signs of a worker's votes."""
+
 VOTERS, SPOKEN, TIED, DECIDED = range(4)
 MOST = 1023
 """Messages in one vote, so that a coordinate's votes and their sum fit into 32 bits."""
-Ballot: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
-"""The places and signs of a worker's votes."""
 HEAVIEST = 511
 """The largest weight of a vote, for the same reason."""
 

@@ -11,14 +11,6 @@
 namespace laconic { namespace LACONIC_ISA {
 namespace {
 
-template <class Function> auto with_type(const Gradient& grad, Function function) {
-  switch (grad.format) {
-    case Format::bf16: return function(static_cast<Bfloat*>(grad.values));
-    case Format::fp16: return function(static_cast<Half*>(grad.values));
-    default: return function(static_cast<float*>(grad.values));
-  }
-}
-
 // The squared length of `values`, or of `values` and `more` together.
 float squared_length(const float* values, const float* more, size_t count) {
   Floats sums[8] = {};

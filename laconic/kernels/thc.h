@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace laconic {
+#include "formats.h"
 
-enum class Format { fp32, bf16, fp16 };
+namespace laconic {
 
 struct Block {
   int64_t parameter, offset, start, numel, size, at;
@@ -29,11 +29,6 @@ struct Keys {
 // Of a block, where it was measured.
 struct Quality {
   float error, energy, clamped, coordinates;
-};
-
-struct Gradient {
-  void* values;
-  Format format;
 };
 
 constexpr size_t kCountBytes = 4;

@@ -37,6 +37,20 @@ inline Floats all(float value) { return Floats{} + value; }
 template <int... I> inline Words lane_numbers(std::integer_sequence<int, I...>) { return Words{uint32_t(I)...}; }
 inline Words lane_numbers() { return lane_numbers(std::make_integer_sequence<int, kLanes>{}); }
 
+// Bit i is set where lane i is at least `least`; both are integers from 0 on.
+inline uint64_t lanes_from(Ints v, int32_t least) {
+#if defined(__AVX512F__)
+  return _mm512_cmpge_epi32_mask(__m512i(v), _mm512_set1_epi32(least));
+#elif defined(__AVX2__)
+  return uint32_t(_mm256_movemask_ps(__m256(__m256i(v >= least))));
+#else
+  const Ints there = v >= least;
+  uint64_t mask = 0;
+  for (int lane = 0; lane < kLanes; ++lane) mask |= uint64_t(there[lane] & 1) << lane;
+  return mask;
+#endif
+}
+
 template <int S, class V, int... I> inline V swapped(V v, std::integer_sequence<int, I...>) {
 #ifdef __clang__
   return __builtin_shufflevector(v, v, (I ^ S)...);

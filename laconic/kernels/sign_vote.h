@@ -1,0 +1,69 @@
+// What SignVote's kernels take; kernels/sign_vote.py is their specification, gaps.py that of messages.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "formats.h"
+
+namespace laconic {
+
+// Coordinates that are chosen together.
+struct Part {
+  int64_t start, numel, keep;
+};
+
+struct Parts {
+  const Part* parts;
+  size_t count;
+};
+
+struct Message {
+  const uint8_t* bytes;
+  size_t size;
+};
+
+struct Messages {
+  const Message* messages;
+  size_t count;
+};
+
+// What can be wrong with a message.
+enum class Fault { none, cut_short, longer, header, form, trits, beyond };
+
+// The size of a reply, or whose message has which fault.
+struct Outcome {
+  size_t size;
+  Fault fault;
+  size_t worker;
+};
+
+// A coin of a vote: the key of a stream of signs, where ties are not zeros.
+struct Coin {
+  bool thrown;
+  uint32_t key;
+};
+
+struct Counts {
+  int64_t votes, spoken, tied, decided;
+};
+
+// Of one worker's votes: those that met others which did not cancel out, and those that these were against.
+struct Met {
+  int64_t others, against;
+};
+
+constexpr size_t kHeader = 5;
+constexpr size_t kLargest = size_t(1) << 30;  // so that twice a place fits into an int32
+constexpr size_t kMostVoters = 1023;          // so that votes and their sum fit into one
+constexpr int64_t kHeaviest = 511;
+
+// The kernels; kernels/sign_vote.py says what each does. Old and new memory may be null.
+using SignSelect = int64_t(const Gradient& grad, const float* old, float memory, Parts parts, float* left,
+                           int32_t* votes);
+using SignPack = void(const int32_t* votes, size_t count, size_t numel, size_t width, size_t shards, uint8_t* messages,
+                      size_t room, int64_t* sizes);
+using SignCombine = Outcome(Messages messages, const int64_t* weights, size_t numel, Coin coin, uint8_t* reply,
+                            Counts* counts, Met* met);
+using SignDecode = Outcome(Messages replies, size_t width, const Gradient& grad, size_t numel);
+
+}  // namespace laconic
