@@ -23,7 +23,9 @@ REFERENCE_ROUNDS = 2
 
 
 class Result(NamedTuple):
-    """Speed of one op; `of_copy` and `of_reference` are ratios, above 1 where the op is faster."""
+    """Speed of one op; `of_…` are ratios, above 1 where the op is faster: than a copy, than its reference in PyTorch,
+    and than `peer`, the way that others do it, where there is one.
+    """
 
     op: str
     coordinates: int
@@ -31,6 +33,8 @@ class Result(NamedTuple):
     of_copy: float
     of_reference: float
     kernels: str
+    peer: str | None = None
+    of_peer: float | None = None
 
 
 def measure(coordinates: int) -> list[Result]:
@@ -47,7 +51,7 @@ def text(results: Iterable[Result]) -> str:
     """One line a result."""
     return "\n".join(
         f"{r.op:<20} {r.gigabytes_per_second:7.2f} GB/s of gradients   {r.of_copy:5.2f}x copy   "
-        f"{r.of_reference:7.2f}x reference"
+        f"{r.of_reference:7.2f}x reference" + (f"   {r.of_peer:.1f}x {r.peer}" if r.peer else "")
         for r in results
     )
 
@@ -61,6 +65,8 @@ def _measure(case: Case, coordinates: int) -> Result:
     rounds = [(_seconds(lambda: copy.copy_(source)), _seconds(case.run)) for _ in range(ROUNDS)]
     copied, ran = (min(times) for times in zip(*rounds, strict=True))
     referred = min(_seconds(case.reference) for _ in range(REFERENCE_ROUNDS))
+    name, peer = case.peer or (None, None)
+    of_peer = min(_seconds(peer) for _ in range(REFERENCE_ROUNDS)) / ran if peer else None
     speed = case.bytes / ran
     return Result(
         case.op,
@@ -69,6 +75,8 @@ def _measure(case: Case, coordinates: int) -> Result:
         round(speed / (source.nbytes / copied), 3),
         round(referred / ran, 3),
         kernels.description(),
+        name,
+        of_peer and round(of_peer, 3),
     )
 
 

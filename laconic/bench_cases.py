@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from laconic import kernels
+from laconic import gaps, kernels
 from laconic.blocks import block_pieces
+from laconic.kernels import sign_vote
 from laconic.kernels import thc as ops
+from laconic.sign_vote import SignVote, chart_of
 from laconic.technique import Bucket
 from laconic.thc import SAMPLE, THC
 
@@ -32,12 +34,14 @@ class Case:
     run: Callable[[], list[torch.Tensor]]
     reference: Callable[[], list[torch.Tensor]]
     tolerance: float = 0.0
+    peer: tuple[str, Callable[[], object]] | None = None
+    """The name of another way to do this, and the way."""
 
 
 def cases(coordinates: int) -> list[Case]:
     """All cases, for vectors of so many coordinates."""
     averages = [_average(coordinates, dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-    return [*averages, *_thc(coordinates)]
+    return [*averages, *_thc(coordinates), *_sign_vote(coordinates)]
 
 
 def _case(
@@ -100,6 +104,73 @@ def _thc(coordinates: int) -> list[Case]:
         _case("thc encode", size, ops.thc_encode, encode, [codes, new], [quality]),
         _case("thc combine", WORKERS * size, ops.thc_combine, combine, [reply]),
         _case("thc decode", size, ops.thc_decode, decode, [mean]),
+    ]
+
+
+def _sign_vote(coordinates: int) -> list[Case]:
+    """One worker of four, and the vote on all coordinates of all four workers."""
+    bucket = Bucket(("w",), (coordinates,), torch.float32)
+    chart = chart_of(bucket, SignVote().density_at(0, WORKERS), "tensor")
+    grad, old = _random(coordinates), 0.3 * _random(coordinates, seed=1)
+    votes = torch.empty(int(chart[:, 2].sum()), dtype=torch.int32)
+    new, decoded = torch.empty(coordinates), torch.empty(coordinates)
+
+    def select_and_pack(select: Any, pack: Any, shards: int, *memory: Any) -> list[torch.Tensor]:
+        rows = torch.empty(shards, gaps.room(-(-coordinates // shards)), dtype=torch.uint8)
+        sizes = torch.empty(shards, dtype=torch.int64)
+        cast = select(*memory[:3], chart, memory[3], votes)
+        pack(votes[:cast], coordinates, -(-coordinates // shards), rows, sizes)
+        return [row[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+    def encode(select: Any, pack: Any) -> list[torch.Tensor]:
+        return [*select_and_pack(select, pack, WORKERS, grad, old, 1.0, new), new]
+
+    def naive() -> object:
+        exact = grad + old
+        chosen = exact.abs().topk(len(votes)).indices
+        signs = exact[chosen] < 0
+        exact[chosen] = 0
+        return chosen.int(), signs
+
+    messages = [
+        select_and_pack(
+            sign_vote.sign_select, sign_vote.sign_pack, 1, _random(coordinates, seed=k), None, 0.0, None
+        )[0]
+        for k in range(WORKERS)
+    ]
+    weights, reply = (
+        torch.ones(WORKERS, dtype=torch.int64),
+        torch.empty(gaps.room(coordinates), dtype=torch.uint8),
+    )
+    counts = torch.empty(4 + 2 * WORKERS, dtype=torch.int64)
+
+    def vote(combine: Any) -> list[torch.Tensor]:
+        size = combine(messages, weights, coordinates, None, reply, counts)
+        return [reply[:size], counts]
+
+    (said, _), size = vote(sign_vote.sign_combine), grad.nbytes
+    ours, theirs = (
+        (sign_vote.sign_select, sign_vote.sign_pack),
+        (
+            sign_vote.sign_select.reference,
+            sign_vote.sign_pack.reference,
+        ),
+    )
+    return [
+        Case(
+            "sign_vote select+pack",
+            size,
+            functools.partial(encode, *ours),
+            functools.partial(encode, *theirs),
+            peer=("topk and naive packing", naive),
+        ),
+        Case(
+            "sign_vote combine",
+            WORKERS * size,
+            functools.partial(vote, sign_vote.sign_combine),
+            functools.partial(vote, sign_vote.sign_combine.reference),
+        ),
+        _case("sign_vote decode", size, sign_vote.sign_decode, [[said.clone()], coordinates], [decoded]),
     ]
 
 

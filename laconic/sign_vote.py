@@ -115,7 +115,7 @@ class SignVote:
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The votes of every shard."""
         piece = turn.piece
-        chart = _chart(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
+        chart = chart_of(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
         unsaid = turn.memory["unsaid"] if self.memory else Nothing()
         votes = grad.new_empty(int(chart[:, 2].sum()), dtype=torch.int32)
         cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
@@ -180,7 +180,7 @@ def _check_choice(name: str, value: str, *known: str) -> None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _chart(bucket: Bucket, density: float, scope: str) -> torch.Tensor:
+def chart_of(bucket: Bucket, density: float, scope: str) -> torch.Tensor:
     """A row for every tensor that is not empty, or one for all: where it starts, how many it has, how many speak."""
     sizes = bucket.sizes if scope == "tensor" else (bucket.numel,)
     starts = torch.tensor([0, *sizes]).cumsum(0)[:-1].tolist()

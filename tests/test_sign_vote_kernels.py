@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from laconic import gaps, kernels
 from laconic.kernels import sign_vote as ops
-from laconic.sign_vote import _chart
+from laconic.sign_vote import chart_of
 from laconic.technique import Bucket
 
 pytestmark = pytest.mark.skipif(kernels.native is None, reason="needs the native extension")
@@ -45,7 +45,7 @@ def _check_selection(grad, old, memory, chart):
 
 
 def _charted(density, sizes=SIZES, scope="tensor"):
-    return _chart(Bucket(tuple("abcdefgh"[: len(sizes)]), sizes, torch.float32), density, scope)
+    return chart_of(Bucket(tuple("abcdefgh"[: len(sizes)]), sizes, torch.float32), density, scope)
 
 
 @pytest.mark.parametrize("density", [1e-4, 0.01, 0.1, 0.5, 0.7, 1.0])

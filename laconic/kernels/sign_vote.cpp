@@ -19,9 +19,31 @@ namespace laconic { namespace LACONIC_ISA {
 namespace {
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-constexpr size_t kTile = 1024;
+constexpr size_t kTile = 1024, kLine = 16;
 constexpr size_t kSmall = 4096;  // parts up to here are collected whole
-constexpr size_t kSample = 1 << 16, kRun = 16;
+constexpr size_t kSample = 1 << 14, kRun = 16;
+
+// Copies past the caches what will not be read again soon; whole cache lines from a cache line on.
+inline void stream(const float* from, float* to, size_t count) {
+  size_t i = 0;
+#if defined(__AVX512F__) || defined(__AVX2__)
+  if (reinterpret_cast<uintptr_t>(to) % (4 * kLine) == 0)
+    for (; i + kLine <= count; i += kLine)
+#if defined(__AVX512F__)
+      _mm512_stream_ps(to + i, _mm512_load_ps(from + i));
+#else
+      _mm256_stream_ps(to + i, _mm256_load_ps(from + i)), _mm256_stream_ps(to + i + 8, _mm256_load_ps(from + i + 8));
+#endif
+#endif
+  std::memcpy(to + i, from + i, (count - i) * sizeof(float));
+}
+
+// What was streamed is there for other threads.
+inline void published() {
+#if defined(__AVX512F__) || defined(__AVX2__)
+  _mm_sfence();
+#endif
+}
 
 // The gradient with what is remembered, tile by tile; a magnitude's order is that of its bits.
 template <class T> class Exact {
@@ -31,15 +53,24 @@ template <class T> class Exact {
 
   // `count` values from `start` on, at most a tile; they are in the new memory, where there is one.
   const float* compute(size_t start, size_t count) {
-    float* const out = left_ ? left_ + start : tile_;
-    compute(start, count, out);
-    return out;
+    compute(start, count, tile_);
+    if (left_) stream(tile_, left_ + start, count);
+    return tile_;
+  }
+  // How many values make the next tile begin with a cache line, if that is fewer than `count` and a tile.
+  size_t tile(size_t start, size_t count) const {
+    const size_t over = left_ ? reinterpret_cast<uintptr_t>(left_ + start) / sizeof(float) % kLine : 0;
+    return std::min(count, over ? kLine - over : kTile);
   }
   void compute(size_t start, size_t count, float* out) const {
-    widen(grad_ + start, out, count);
-    if (!old_) return;
+    if (!old_) return widen(grad_ + start, out, count);
     const float* const old = old_ + start;
-    for (size_t i = 0; i < count; ++i) out[i] += old[i] * memory_;
+    if constexpr (std::is_same_v<T, float>) {
+      for (size_t i = 0; i < count; ++i) out[i] = old[i] * memory_ + grad_[start + i];
+    } else {
+      widen(grad_ + start, out, count);
+      for (size_t i = 0; i < count; ++i) out[i] += old[i] * memory_;
+    }
   }
   void clear(size_t place) {
     if (left_) left_[place] = 0.0f;
@@ -96,8 +127,8 @@ template <class T> class Selection {
       for (size_t i = 0; i < count_; ++i) take(size_t(places_[i]), bits_[i]);
     };
     const auto each = [=](auto take) {
-      for (size_t i = 0; i < numel; i += kTile) {
-        const size_t count = std::min(kTile, numel - i);
+      for (size_t i = 0, count; i < numel; i += count) {
+        count = exact_.tile(start + i, numel - i);
         const float* const values = exact_.compute(start + i, count);
         for (size_t k = 0; k < count; ++k) take(i + k, bits_of(values[k]));
       }
@@ -136,8 +167,8 @@ template <class T> class Selection {
   bool collect(size_t start, size_t numel, uint32_t least, size_t room) {
     reserve(room + kTile);
     size_t count = 0;
-    for (size_t i = 0; i < numel; i += kTile) {
-      const size_t tile = std::min(kTile, numel - i);
+    for (size_t i = 0, tile; i < numel; i += tile) {
+      tile = exact_.tile(start + i, numel - i);
       const float* const values = exact_.compute(start + i, tile);
       if (count <= room) count = collect_tile(values, uint32_t(i), tile, int32_t(least), count);
     }
@@ -254,10 +285,13 @@ class Count {
     spoken.resize(kStretch);
     uint32_t* to = spoken.data();
     const int32_t weight = int32_t(weights_[worker]), one = 1 << kSumBits;
-    ballots_[worker].until(stop, [&](size_t place, bool negative) {
+    int32_t* const tallies = tallies_;
+    Ballot ballot = ballots_[worker];  // a local one stays in registers
+    ballot.until(stop, [&](size_t place, bool negative) {
       *to++ = uint32_t(2 * (place - start) + negative);
-      tallies_[place - start] += one + (negative ? -weight : weight);
+      tallies[place - start] += one + (negative ? -weight : weight);
     });
+    ballots_[worker] = ballot;
     spoken.resize(size_t(to - spoken.data()));
   }
   void compare(size_t worker) {
@@ -331,9 +365,10 @@ int64_t sign_select(const Gradient& grad, const float* old, float memory, Parts 
   return with_type(grad, [&](auto* values) -> int64_t {
     using T = std::remove_reference_t<decltype(*values)>;
     Selection<T> selection(Exact<T>(values, old, memory, left), votes);
-    for (size_t k = 0; k < parts.count; ++k)
-      if (!selection.select(parts.parts[k])) return -1;
-    return selection.cast();
+    bool finite = true;
+    for (size_t k = 0; k < parts.count && finite; ++k) finite = selection.select(parts.parts[k]);
+    published();
+    return finite ? selection.cast() : -1;
   });
 }
 
