@@ -126,11 +126,10 @@ def _run_all(options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[i
 
 def _settings(options: argparse.Namespace) -> Settings:
     from laconic import tasks
-    from laconic.train import Settings
+    from laconic.train import Settings, check_training
 
-    _check_positive(options, "workers", "steps", "batch", "lr", "eval_every")
-    if options.momentum is not None and not 0 <= options.momentum < 1:
-        raise ValueError(f"--momentum is {options.momentum}; it must be at least 0 and below 1")
+    _check_positive(options, "workers", "steps", "batch", "eval_every")
+    check_training(vars(options))
     size = options.size or "default"
     task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=size)
     split = tasks.parse_split(options.split)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from laconic import specs
 from laconic.launch import Job
-from laconic.train import Settings
+from laconic.train import Settings, check_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare: `base` with each of `specs` in its place, for each of `seeds`."""
+    """What to compare: `base` with each of `specs` in its place, for each of `seeds`.
+
+    A spec may have settings of its own, which replace the base's.
+    """
 
     base: Settings
     specs: tuple[str, ...]
@@ -34,6 +37,7 @@ class Plan:
     def __post_init__(self) -> None:
         for spec in self.specs:
             specs.parse(spec)
+            check_training(specs.training(spec))
             if self.specs.count(spec) > 1:
                 raise ValueError(f"technique {spec!r} is named {self.specs.count(spec)} times; name it once")
 
@@ -48,6 +52,7 @@ class Plan:
                 interface=lab.interface if lab.isolated else None,
                 shaped=lab.shaped,
                 note=lab.note or "",
+                **specs.training(spec),
             )
             for seed in self.seeds
             for spec in self.specs
@@ -98,4 +103,4 @@ def is_complete(settings: Settings) -> bool:
 
 
 def _file_name(spec: str) -> str:
-    return re.sub(r"[^\w.,=-]", "-", spec)  # different specs keep different names: only the colon goes
+    return re.sub(r"[^\w.,=-]", "-", spec)  # different specs keep different names: only : and @ go

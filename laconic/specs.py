@@ -1,6 +1,11 @@
 """A row of a comparison from a short text: plain DDP, one of PyTorch's own hooks, or a technique of Laconic's.
 
 ddp    fp16    powersgd:rank=2    dense    dense:dtype=bf16,error_feedback=true
+
+Behind an @ stands what the row trains with where that is not what all others do, as a technique may want a learning
+rate of its own:
+
+sign_vote:density=0.1@lr=0.001,momentum=0
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from laconic.sign_vote import SignVote
 from laconic.thc import THC
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from torch.nn.parallel import DistributedDataParallel
 
@@ -128,14 +133,33 @@ TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "sign_vote": SignVote, "thc"
 PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
 
 
+TRAINING: dict[str, Callable[[str], Any]] = {"lr": float, "momentum": float, "optimizer": str}
+"""What may stand behind an @."""
+
+
 def parse(text: str) -> Contestant:
     """The contestant that `name` or `name:option=value,…` describes."""
-    name, _, options = text.partition(":")
+    name, _, options = text.partition("@")[0].partition(":")
     kind = {**PEERS, **TECHNIQUES}.get(name)
     if kind is None:
         raise ValueError(f"unknown technique {name!r}{nearest(name, [*PEERS, *TECHNIQUES])}")
     made = kind(**dict(_option(kind, option) for option in options.split(",") if option))
     return Attached(made) if name in TECHNIQUES else made
+
+
+def training(text: str) -> dict[str, Any]:
+    """What the row trains with, of its own."""
+    return dict(_training_option(option) for option in text.partition("@")[2].split(",") if option)
+
+
+def _training_option(text: str) -> tuple[str, Any]:
+    name, _, value = text.partition("=")
+    if name not in TRAINING:
+        raise ValueError(f"a row cannot have its own {name!r}{nearest(name, TRAINING)}")
+    try:
+        return name, TRAINING[name](value)
+    except ValueError:
+        raise ValueError(f"{name} takes a number, not {value!r}") from None
 
 
 def nearest(word: str, known: Collection[str]) -> str:

@@ -19,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,7 @@ from laconic.meter import Stats
 from laconic.telemetry import JsonLines, header
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import nn
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from laconic.datasets import Batch
     from laconic.tasks import Task
 
+OPTIMIZERS = ("sgd", "adam")
 WARM_UP = 3
 """Steps without exchange, to see what computing alone takes."""
 
@@ -79,6 +80,17 @@ class Settings:
     def load_task(self) -> Task:
         """The task with its data."""
         return tasks.load(self.task, data=Path(self.data) if self.data else None, size=self.size)
+
+
+def check_training(settings: Mapping[str, Any]) -> None:
+    """The learning rate, momentum and optimizer among `settings` can be trained with."""
+    lr, momentum, optimizer = (settings.get(name) for name in ("lr", "momentum", "optimizer"))
+    if lr is not None and not lr > 0:
+        raise ValueError(f"lr is {lr}; it must be above zero")
+    if momentum is not None and not 0 <= momentum < 1:
+        raise ValueError(f"momentum is {momentum}; it must be at least 0 and below 1")
+    if optimizer not in (None, *OPTIMIZERS):
+        raise ValueError(f"optimizer is {optimizer!r}; use {' or '.join(OPTIMIZERS)}")
 
 
 def main(path: str) -> None:

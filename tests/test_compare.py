@@ -60,6 +60,19 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
     assert not is_complete(dataclasses.replace(settings, lr=0.2))
 
 
+def test_a_technique_may_have_settings_of_its_own(tmp_path):
+    plain, voted = Plan(BASE, ("ddp", "sign_vote@lr=0.001,momentum=0"), (0,)).runs(tmp_path, _Lab())
+    assert (plain.lr, plain.momentum) == (0.1, 0.9)
+    assert (voted.lr, voted.momentum) == (0.001, 0.0)
+    assert "@" not in voted.record
+
+
+@pytest.mark.parametrize("bad", ["lr=0", "lr=nan", "momentum=1", "optimizer=adan"])
+def test_settings_that_cannot_be_trained_with_are_refused(bad):
+    with pytest.raises(ValueError, match=bad.split("=")[0] + " is"):
+        Plan(BASE, ("ddp@" + bad,), (0,))
+
+
 def test_a_bad_technique_is_refused_before_anything_runs(tmp_path):
     watcher = _Watcher()
     with pytest.raises(ValueError, match="unknown technique 'dence'"):

@@ -50,6 +50,25 @@ def test_a_bad_text_gets_one_sentence(text, said):
         specs.parse(text)
 
 
+def test_a_row_may_have_a_learning_rate_of_its_own():
+    text = "sign_vote:density=0.1@lr=0.001,momentum=0,optimizer=adam"
+    assert specs.parse(text) == specs.Attached(SignVote(0.1))
+    assert specs.training(text) == {"lr": 0.001, "momentum": 0.0, "optimizer": "adam"}
+    assert specs.training("ddp") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ddp@moment=1", "a row cannot have its own 'moment'; did you mean 'momentum'?"),
+        ("ddp@lr=fast", "lr takes a number, not 'fast'"),
+    ],
+)
+def test_a_bad_setting_of_a_row_gets_one_sentence(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        specs.training(text)
+
+
 def _trained(text):
     contestant = specs.parse(text)
     model = parallel(**contestant.ddp_options)
@@ -57,7 +76,7 @@ def _trained(text):
     return train(model, range(12))
 
 
-@pytest.mark.parametrize("text", ["ddp", "fp16", "powersgd:rank=1", "powersgd:rank=4", "dense"])
+@pytest.mark.parametrize("text", ["ddp", "fp16", "powersgd:rank=1", "powersgd:rank=4", "dense", "sign_vote"])
 def test_every_contestant_trains_on_gloo(text):
     losses = torch.tensor(run(2, _trained, text)).mean(0)
     assert losses[-3:].mean() < losses[:3].mean()
