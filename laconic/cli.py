@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laconic.presets import PRESETS
 from laconic.specs import nearest
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ ROWS = "ddp fp16 powersgd:rank=2 dense:dtype=bf16 thc"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 2 after one sentence about what is wrong."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(words)
+    options.words = words
     run: Callable[[argparse.Namespace], int | None] = options.run
     try:
         return run(options) or 0
@@ -74,6 +77,9 @@ def _describe_compare(parser: argparse.ArgumentParser) -> None:
         "--techniques", nargs="+", default=ROWS.split(), metavar="SPEC", help=f"(default: {ROWS})"
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each, with seeds 0 to N-1")
+    parser.add_argument(
+        "--preset", choices=PRESETS, help="a comparison that comes with Laconic; other options change it"
+    )
     _describe_run(parser)
 
 
@@ -93,35 +99,68 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    _run_all(options, (options.technique,), (options.seed,))
+    directory = _directory(options.out or _fresh(options.task))
+    _report_on(_run_all(options, (options.technique,), (options.seed,), directory), directory)
 
 
 def _compare(options: argparse.Namespace) -> None:
     _check_positive(options, "seeds")
     if options.task is None:
         options.task, options.size = "digits", options.size or "wide"
-    _run_all(options, tuple(options.techniques), tuple(range(options.seeds)))
+    if options.preset is None:
+        directory = _directory(options.out or _fresh(options.task))
+        _report_on(_run_rows(options, directory), directory)
+    else:
+        _compare_preset(options)
 
 
-def _run_all(options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+def _compare_preset(options: argparse.Namespace) -> None:
+    """All of a preset's comparisons, each in a directory of its own, in one report."""
+    at = options.words.index("--preset")
+    given = options.words[1:at] + options.words[at + 2 :]
+    commands = [_parser().parse_args(["compare", *line.split(), *given]) for line in PRESETS[options.preset]]
+    directory = _directory(options.out or _fresh(options.preset))
+    recorded = [
+        record
+        for number, command in enumerate(commands)
+        for record in _run_rows(command, _directory(directory / str(number)))
+    ]
+    _report_on(recorded, directory)
+
+
+def _run_rows(options: argparse.Namespace, directory: Path) -> list[Path]:
+    return _run_all(options, tuple(options.techniques), tuple(range(options.seeds)), directory)
+
+
+def _fresh(name: str) -> Path:
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _report_on(recorded: Sequence[Path], directory: Path) -> None:
     from laconic import report
+    from laconic.records import find
+
+    print(report.write(find(recorded), directory / "report.html"))
+
+
+def _run_all(
+    options: argparse.Namespace, specs: tuple[str, ...], seeds: tuple[int, ...], directory: Path
+) -> list[Path]:
+    """The records of all runs, in `directory`."""
     from laconic.compare import Plan, compare
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
-    from laconic.records import find
 
     base = _settings(options)
     plan = Plan(base, specs, seeds)
     rates = parse_links(options.link, options.workers)
-    directory = _directory(options.out or Path("runs") / f"{options.task}-{datetime.now():%Y%m%d-%H%M%S}")
     with Lab(rates) as lab:
         if lab.note:
             print(f"laconic: {lab.note}", file=sys.stderr)
         runs = plan.runs(directory, lab)
         title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
         with LiveTable(runs, title) as table:
-            recorded = compare(runs, lab, table)
-    print(report.write(find(recorded), directory / "report.html"))
+            return compare(runs, lab, table)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
