@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from laconic import rng
 from laconic.technique import Bucket, Piece
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _blocks(bucket: Bucket, largest: int) -> Iterator[Block]:
     """The bucket's blocks, as if it were one piece."""
     start = at = 0
     for name, numel in zip(bucket.names, bucket.sizes, strict=True):
-        parameter, offset = zlib.crc32(name.encode()), 0
+        parameter, offset = rng.number(name), 0
         while offset < numel:
             size = _size(numel - offset, largest)
             filled = min(size, numel - offset)

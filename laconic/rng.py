@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from typing import TypeAlias
 
 import torch
@@ -34,6 +35,11 @@ def shared(seed: int, step: int, *where: int) -> int:
 def own(seed: int, step: int, worker: int, *where: int) -> int:
     """The key of a stream that only `worker` has."""
     return _key(b"own", seed, step, worker, *where)
+
+
+def number(name: str) -> int:
+    """A number below 2^32 for a parameter, to branch by."""
+    return zlib.crc32(name.encode())
 
 
 def branch(key: int, numbers: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ log((1 - p)/p). One that is mostly wrong counts negatively, so that workers who 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -135,9 +136,9 @@ class SignVote:
         weights = torch.ones(len(messages)) if tally is None else _weights(tally.old)
         reply = messages[0].new_empty(gaps.room(numel))
         counts = messages[0].new_empty(4 + 2 * len(messages), dtype=torch.int64)
-        coin = rng.shared(self.seed, turn.step, turn.worker) if self.ties == "random" else None
+        coins = _coins(turn, rng.shared(self.seed, turn.step)) if self.ties == "random" else None
         size = kernels.sign_combine(
-            list(messages), weights.long().to(reply.device), numel, coin, reply, counts
+            list(messages), weights.long().to(reply.device), numel, coins, reply, counts
         )
         if tally is not None:
             tally.new.add_(counts[4:].view(-1, 2).to(tally.new))
@@ -197,6 +198,25 @@ def _keep(density: float, numel: int) -> int:
 def _shard_numel(turn: Turn) -> int:
     piece = turn.piece
     return min(piece.width, max(0, piece.numel - turn.worker * piece.width))
+
+
+def _coins(turn: Turn, key: int) -> torch.Tensor:
+    """For every tensor in the worker's shard where it starts there, with which coordinate, and its stream's key.
+
+    So a coordinate's coin is the same whatever the buckets are.
+    """
+    names, sizes = turn.piece.bucket.names, turn.piece.bucket.sizes
+    first = turn.worker * turn.piece.width
+    last = first + _shard_numel(turn)
+    starts = [stop - size for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
+    inside = [
+        (max(0, start - first), max(0, first - start), rng.number(name))
+        for name, start, size in zip(names, starts, sizes, strict=True)
+        if start < last and start + size > first
+    ]
+    coins = torch.tensor(inside or [(0, 0, 0)])
+    coins[:, 2] = rng.branch(key, coins[:, 2])
+    return coins
 
 
 def _weights(agreement: torch.Tensor) -> torch.Tensor:

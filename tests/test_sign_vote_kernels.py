@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fuzz_sign_vote import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,9 @@ def test_messages_are_the_references(density, numel, shards):
     assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
 
 
+COINS = torch.tensor([(0, 77, 0x9E3779B9), (5_000, 0, 1), (5_001, 31, 0), (17_000, 2**33, 0xFFFFFFFF)])
+
+
 def _combined(op, messages, weights, numel, coin):
     reply = torch.full((gaps.room(numel),), 9, dtype=torch.uint8)
     counts = torch.full((4 + 2 * len(messages),), 9)
@@ -148,7 +152,7 @@ def _combined(op, messages, weights, numel, coin):
 
 @pytest.mark.parametrize("densities", [[0.01] * 4, [0.1] * 15, [1, 1], [0.66, 0.0, 0.9, 0.3], [0.001]])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("coin", [None, 0x9E3779B9])
+@pytest.mark.parametrize("coin", [None, COINS], ids=["zero", "random"])
 def test_votes_are_the_references(densities, weighted, coin):
     numel = 20_003
     messages = [gaps.pack(_votes(numel, density, seed), numel) for seed, density in enumerate(densities)]
@@ -209,3 +213,10 @@ def test_a_damaged_message_is_understood_or_refused_as_by_the_reference(numel, d
         if len(message):
             message[place % len(message)] = byte
     assert _outcome(ops.sign_combine, message, numel) == _outcome(ops.sign_combine.reference, message, numel)
+
+
+def test_thousands_of_damaged_messages_do_no_harm():
+    """A million take some minutes: tests/fuzz_sign_vote.py says how."""
+    understood, refused = fuzz(2_000, seed=1)
+    assert understood > 100
+    assert refused > 1_000

@@ -58,6 +58,7 @@ ROWS = [
     Row(THC(bits=2, lane=9, uniform=True, error_feedback=False), near_mean(0.6)),
     Row(SignVote(0.1, weighting="agreement"), majority),
     Row(SignVote(1.0, memory=0), vote),
+    Row(SignVote(0.4, ties="random"), majority),
 ]
 every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
 

@@ -45,28 +45,34 @@ def thc_encode(
 ) -> None:
     """`codes` are the packed codes, `new` what they do not say, `quality` as the reference describes it."""
     tile, align = _tile(chart)
+    field = bits if (granularity << 16 + bits) < 1 << 31 else 0
     with torch.cuda.device_of(grad):
         thc_gpu.encode[(len(chart),)](
             grad,
             residual,
             norms,
             chart,
-            _lookup(table, granularity),
+            _lookup(table, granularity, field),
             granularity,
             thc.UNIT * granularity / (2 * threshold),
             2 * threshold / granularity,
             _signed(shared),
             _signed(own),
-            every,
+            own % every,
             codes,
             new,
             quality,
             BITS=bits,
             TINY=thc.TINY,
-            TILE=tile,
+            EVERY=every,
+            NODES=triton.next_power_of_2(granularity + 1),
+            FIELD=field,
+            EVEN=codes.data_ptr() % 2 == 0,
+            LOG=tile.bit_length() - 1,
             ALIGN=align,
             FLOAT=granularity * tile <= EXACT,
-            **_launch(tile, values=16, registers=80),
+            PACKED=min(9, (15 - granularity.bit_length()) // 3 * 3),
+            **_launch(tile, values=16, registers=64),
         )
 
 
@@ -124,13 +130,17 @@ def _tile(chart: torch.Tensor) -> tuple[int, int]:
     return _tiles[chart]
 
 
-def _lookup(table: torch.Tensor, granularity: int) -> torch.Tensor:
-    """For every node of the grid 2 T[k], 2 (T[k + 1] - T[k]) and k, the code below; made once."""
+def _lookup(table: torch.Tensor, granularity: int, field: int) -> torch.Tensor:
+    """An entry for every node of the grid, and behind these the codes of the table's integers; made once.
+
+    From the top an entry has T[k], T[k + 1] - T[k] and in the lowest `field` bits k, the code below.
+    """
     if table not in _lookups:
-        nodes = torch.arange(granularity + 1, device=table.device)
-        below = (torch.searchsorted(table, nodes, right=True) - 1).clamp(max=len(table) - 2)
-        width = table[below + 1] - table[below]
-        _lookups[table] = (2 * table[below] | width << 12 | below << 22).int()
+        nodes = torch.arange(triton.next_power_of_2(granularity + 1), device=table.device)
+        code = torch.searchsorted(table, nodes, right=True) - 1
+        below = code.clamp(max=len(table) - 2)
+        entry = table[below] << 16 + field | (table[below + 1] - table[below]) << field
+        _lookups[table] = torch.cat([entry | below if field else entry, code]).int()
     return _lookups[table]
 
 

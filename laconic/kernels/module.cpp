@@ -245,19 +245,29 @@ size_t size_of(const Outcome& outcome) {
   throw nb::value_error(sentence.c_str());
 }
 
-size_t sign_combine(const Bytes& arrays, const Of<const int64_t>& weights, size_t numel, std::optional<uint32_t> coin,
-                    const Of<uint8_t>& reply, const Of<int64_t>& counts) {
+Coins coins_of(const Of<const int64_t>& rows) {
+  require(rows.ndim() == 2 && rows.shape(0) >= 1 && rows.shape(1) == 3, "coins have three columns");
+  const Coins coins = {reinterpret_cast<const Coin*>(rows.data()), rows.shape(0)};
+  for (size_t k = 0; k < coins.count; ++k)
+    require(coins.coins[k].offset >= 0 && (k ? coins.coins[k].start > coins.coins[k - 1].start : !coins.coins[k].start),
+            "coins start at 0, and then one behind the other");
+  return coins;
+}
+
+size_t sign_combine(const Bytes& arrays, const Of<const int64_t>& weights, size_t numel,
+                    const std::optional<Of<const int64_t>>& coins, const Of<uint8_t>& reply, const Of<int64_t>& counts) {
   const std::vector<Message> messages = messages_of(arrays);
   require(weights.size() == messages.size() && messages.size() <= kMostVoters, "every message has a weight");
   for (size_t k = 0; k < weights.size(); ++k)
     require(std::abs(weights.data()[k]) <= kHeaviest, "a weight is an integer from -511 to 511");
   require(numel < kLargest && reply.size() >= room_for(numel), "a reply has room for all coordinates");
   require(counts.size() == 4 + 2 * messages.size(), "there are four counts, and two for every message");
+  const Coins tossed = coins ? coins_of(*coins) : Coins{nullptr, 0};
   Outcome outcome;
   {
     nb::gil_scoped_release unlocked;
     outcome = chosen.kernels->sign_combine({messages.data(), messages.size()}, weights.data(), numel,
-                                           {coin.has_value(), coin.value_or(0)}, reply.data(),
+                                           tossed, reply.data(),
                                            reinterpret_cast<Counts*>(counts.data()),
                                            reinterpret_cast<Met*>(counts.data() + 4));
   }
@@ -304,7 +314,7 @@ NB_MODULE(_native, module) {
   module.def("sign_pack", &sign_pack, nb::arg("votes"), nb::arg("numel"), nb::arg("width"),
              nb::arg("messages").noconvert(), nb::arg("sizes").noconvert());
   module.def("sign_combine", &sign_combine, nb::arg("messages"), nb::arg("weights"), nb::arg("numel"),
-             nb::arg("coin").none(), nb::arg("reply").noconvert(), nb::arg("counts").noconvert());
+             nb::arg("coins").none(), nb::arg("reply").noconvert(), nb::arg("counts").noconvert());
   module.def("sign_decode", &sign_decode, nb::arg("replies"), nb::arg("width"), nb::arg("grad").noconvert());
   module.def("instruction_sets", &instruction_sets);
   module.def("chosen", [] { return chosen.name; });

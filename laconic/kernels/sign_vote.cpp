@@ -234,8 +234,8 @@ constexpr size_t kStretch = 7680;  // coordinates whose tallies stay in the firs
 
 class Count {
  public:
-  Count(Messages messages, const int64_t* weights, size_t numel, Coin coin, Counts* counts, Met* met)
-      : messages_(messages), weights_(weights), numel_(numel), coin_(coin), counts_(counts), met_(met),
+  Count(Messages messages, const int64_t* weights, size_t numel, Coins coins, Counts* counts, Met* met)
+      : messages_(messages), weights_(weights), numel_(numel), coins_(coins), counts_(counts), met_(met),
         ballots_(messages.count), spoken_(messages.count) {}
 
   Outcome run(uint8_t* reply) {
@@ -313,16 +313,24 @@ class Count {
       const size_t k = size_t(__builtin_ctzll(mask)), place = at + k;
       const int32_t sum = sum_of(tallies[k]);
       counts_->tied += sum == 0;
-      if (sum == 0 && !coin_.thrown) continue;
-      const bool negative = sum ? sum < 0 : hashed(coin_.key + uint32_t(place / 32)) >> (place % 32) & 1;
+      if (sum == 0 && !coins_.count) continue;
+      const bool negative = sum ? sum < 0 : toss(place);
       decided_[counts_->decided++] = int32_t(2 * place + negative);
     }
+  }
+
+  // Places come in order, so that coins that lie behind are left behind.
+  bool toss(size_t place) {
+    while (coins_.count > 1 && size_t(coins_.coins[1].start) <= place) ++coins_.coins, --coins_.count;
+    const Coin& coin = *coins_.coins;
+    const uint64_t number = uint64_t(coin.offset) + place - size_t(coin.start);
+    return hashed(uint32_t(coin.key) + uint32_t(number / 32)) >> (number % 32) & 1;
   }
 
   Messages messages_;
   const int64_t* weights_;
   size_t numel_;
-  Coin coin_;
+  Coins coins_;
   Counts* counts_;
   Met* met_;
   std::vector<Ballot> ballots_;
@@ -385,9 +393,9 @@ void sign_pack(const int32_t* votes, size_t count, size_t numel, size_t width, s
   }
 }
 
-Outcome sign_combine(Messages messages, const int64_t* weights, size_t numel, Coin coin, uint8_t* reply,
+Outcome sign_combine(Messages messages, const int64_t* weights, size_t numel, Coins coins, uint8_t* reply,
                      Counts* counts, Met* met) {
-  return std::make_unique<Count>(messages, weights, numel, coin, counts, met)->run(reply);
+  return std::make_unique<Count>(messages, weights, numel, coins, counts, met)->run(reply);
 }
 
 Outcome sign_decode(Messages replies, size_t width, const Gradient& grad, size_t numel) {

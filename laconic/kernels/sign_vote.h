@@ -37,10 +37,15 @@ struct Outcome {
   size_t worker;
 };
 
-// A coin of a vote: the key of a stream of signs, where ties are not zeros.
+// What ties become from coordinate `start` on: the signs of the stream `key` from number `offset` on.
 struct Coin {
-  bool thrown;
-  uint32_t key;
+  int64_t start, offset, key;
+};
+
+// One behind the other, the first one's start 0; none where ties are zeros.
+struct Coins {
+  const Coin* coins;
+  size_t count;
 };
 
 struct Counts {
@@ -62,7 +67,7 @@ using SignSelect = int64_t(const Gradient& grad, const float* old, float memory,
                            int32_t* votes);
 using SignPack = void(const int32_t* votes, size_t count, size_t numel, size_t width, size_t shards, uint8_t* messages,
                       size_t room, int64_t* sizes);
-using SignCombine = Outcome(Messages messages, const int64_t* weights, size_t numel, Coin coin, uint8_t* reply,
+using SignCombine = Outcome(Messages messages, const int64_t* weights, size_t numel, Coins coins, uint8_t* reply,
                             Counts* counts, Met* met);
 using SignDecode = Outcome(Messages replies, size_t width, const Gradient& grad, size_t numel);
 

@@ -74,21 +74,22 @@ def sign_combine(
     messages: list[torch.Tensor],
     weights: torch.Tensor,
     numel: int,
-    coin: int | None,
+    coins: torch.Tensor | None,
     reply: torch.Tensor,
     counts: torch.Tensor,
 ) -> int:
     """The size of the message at the beginning of `reply`: the sign of the weighted sum of all messages' votes.
 
-    Ties are 0, or signs of the stream `coin`. `counts` are all votes, the coordinates that got one, those of them
-    that tied, those decided; then for every worker how many of its votes met others that did not cancel out, and how
-    many of those spoke against it. One lost message makes the reply a lost one.
+    Ties are 0, or what a row of `coins` says: from coordinate `start` on, the signs of the stream `key` from number
+    `offset` on; the first row starts at 0, and starts rise. `counts` are all votes, the coordinates that got one,
+    those of them that tied, those decided; then for every worker how many of its votes met others that did not
+    cancel out, and how many of those spoke against it. One lost message makes the reply a lost one.
     """
     counts.zero_()
     ballots = [_open(message, numel, worker) for worker, message in enumerate(messages)]
     heard = [ballot for ballot in ballots if ballot is not None]
     lost = len(heard) < len(messages)
-    result = gaps.lost(reply.device) if lost else _vote(heard, weights, numel, coin, counts)
+    result = gaps.lost(reply.device) if lost else _vote(heard, weights, numel, coins, counts)
     reply[: len(result)] = result
     return len(result)
 
@@ -109,7 +110,7 @@ def sign_decode(replies: list[torch.Tensor], width: int, grad: torch.Tensor) -> 
 
 
 def _vote(
-    ballots: list[Ballot], weights: torch.Tensor, numel: int, coin: int | None, counts: torch.Tensor
+    ballots: list[Ballot], weights: torch.Tensor, numel: int, coins: torch.Tensor | None, counts: torch.Tensor
 ) -> torch.Tensor:
     """The message of what was decided."""
     total, voters = torch.zeros(2, numel, dtype=torch.int64, device=counts.device)
@@ -117,8 +118,8 @@ def _vote(
         total[places] += weight * signs
         voters[places] += 1
     decided, tied = total.sign(), (voters > 0) & (total == 0)
-    if coin is not None:
-        decided = torch.where(tied, rng.signs(coin, numel, device=counts.device), decided)
+    if coins is not None:
+        decided = torch.where(tied, _tossed(coins.tolist(), numel).to(decided), decided)
     places = decided.nonzero().flatten()
     counts[:4] = torch.stack([voters.sum(), (voters > 0).sum(), tied.sum(), (decided != 0).sum()])
     met = [_met(total, weight, *ballot) for weight, ballot in zip(weights, ballots, strict=True)]
@@ -146,6 +147,17 @@ def _open(message: torch.Tensor, numel: int, worker: int) -> Ballot | None:
     except ValueError as error:
         raise ValueError(f"the message of worker {worker} {error}") from None
     return (votes >> 1).long(), 1 - 2 * (votes & 1).long()
+
+
+def _tossed(coins: list[list[int]], numel: int) -> torch.Tensor:
+    """A sign for every coordinate."""
+    stops = [*(start for start, _, _ in coins[1:]), numel]
+    return torch.cat(
+        [
+            rng.signs(key, stop - start, offset)
+            for (start, offset, key), stop in zip(coins, stops, strict=True)
+        ]
+    )
 
 
 def _met(

@@ -6,6 +6,8 @@ copies too, what comes back is the block, times their number, and zeros. So no s
 
 Butterflies of several strides at once stay within a thread: `_stages` brings the coordinates that they join to
 the first axis, which the compiler keeps in registers, and only between such groups goes through shared memory.
+Encode's way back is in integers, in which strides may have any order. It adds two of 16 bits at once as long as
+they suffice, and takes the strides in the order in which threads come to have the coordinates.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -24,7 +26,7 @@ def norms(grad, residual, chart, norms, TILE: tl.constexpr, ALIGN: tl.constexpr)
     tl.store(norms + tl.program_id(0), tl.where(norm < float("inf"), norm, float("inf")))
 
 
-@triton.jit(do_not_specialize=["shared", "own"])
+@triton.jit(do_not_specialize=["shared", "own", "turn"])
 def encode(
     grad,
     residual,
@@ -36,49 +38,121 @@ def encode(
     span,
     shared,
     own,
-    every,
+    turn,
     codes,
     new,
     quality,
     BITS: tl.constexpr,
     TINY: tl.constexpr,
-    TILE: tl.constexpr,
+    EVERY: tl.constexpr,
+    NODES: tl.constexpr,
+    FIELD: tl.constexpr,
+    EVEN: tl.constexpr,
+    LOG: tl.constexpr,
     ALIGN: tl.constexpr,
     FLOAT: tl.constexpr,
+    PACKED: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """A block's codes, what they do not say, and how good they are; the letters are the reference's."""
+    TILE: tl.constexpr = 1 << LOG
     parameter, offset, start, numel, size, at = _block(chart, ALIGN)
+    x = _take(grad, residual, start, numel, TILE)
     norm = tl.load(norms + tl.program_id(0))
-    signs = _signs(parameter, offset, shared, TILE)
-    x = _flip(_take(grad, residual, start, numel, TILE), signs)
+    entries = tl.load(lookup + tl.arange(0, NODES))
+    signs = _signs(parameter, offset, shared, TILE, 4)
     scale = tl.where((norm > TINY) & (norm < float("inf")), _over(unit, norm), 0.0)
-    height = _hadamard(x, STAGES) * scale + (128.0 * granularity + 0.5)
+    rotated = tl.trans(tl.reshape(_hadamard(_flip(x, signs), STAGES), (TILE // 4, 4)))
+    height = rotated * scale + (128.0 * granularity + 0.5)
     y = tl.minimum(tl.maximum(height, 0.0), 256.0 * granularity).to(tl.int32)
     share = size.to(tl.float32) * (1.0 / TILE)
-    measured = (own.to(tl.uint32).to(tl.int64) + tl.program_id(0)) % every == 0
+    measured = (turn + tl.program_id(0)) % EVERY == 0
     quality += tl.program_id(0) * 4
     tl.store(quality + tl.arange(0, 4), tl.zeros((4,), tl.float32))
     if measured:
         clamped = (y - 1).to(tl.uint32) >= (256 * granularity - 1).to(tl.uint32)  # at 0 or 256 g
-        sums = tl.sum(tl.join(x * x, tl.where(clamped, 1.0, 0.0)), 0)
-        tl.store(quality + 1 + tl.arange(0, 2), sums * tl.where(tl.arange(0, 2) == 0, 1.0, share))
+        tl.store(quality + 1, tl.sum(x * x))
+        tl.store(quality + 2, tl.sum(tl.where(clamped, 1.0, 0.0)) * share)
         tl.store(quality + 3, size.to(tl.float32))
 
-    entry = tl.load(lookup + (y >> 8))
-    low, width = entry & 2047, (entry >> 11) & 2047
     noise = _noise(parameter, offset, size, own, TILE)
-    up = (noise * width + low * 65536 - y * 512) >> 31  # -1 where the code above is taken
-    _pack(codes + at // 8 * BITS, (entry >> 22) - up, size, BITS)
+    chosen = _round(y, noise, entries, FIELD)
+    even, odd = tl.split(tl.permute(tl.reshape(chosen, (2, 2, TILE // 4)), (0, 2, 1)))
+    if (BITS == 4) & EVEN:
+        _pack_fours(codes, at, even, odd, size)
+    else:
+        _pack(codes + at // 8 * BITS, _codes(chosen, lookup, BITS, NODES, FIELD), size, BITS)
 
-    said = _hadamard(_integers(low + (width & up) - granularity, FLOAT), STAGES).to(tl.float32)
-    left = x - said * (norm * span * _half_over(size) * share)
-    if numel < TILE:
-        left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
+    said = _inverse(_pairs(even, odd, FIELD), granularity, FLOAT, PACKED, STAGES, LOG)
+    said *= norm * span * _half_over(size) * share
+    left = tl.fma(said, _minus_signs(signs), x)
     if new is not None:
-        _store(new, _flip(left, signs), start, numel)
+        _put(new, left, start, numel)
     if measured:
+        left = tl.where(tl.arange(0, TILE) < numel, left, 0.0)
         tl.store(quality, tl.sum(left * left))
+
+
+@triton.jit
+def _round(y, noise, entries, FIELD: tl.constexpr):
+    """The entries of the codes below; for those above with the gap and 1 added, so that they have T[k + 1].
+
+    `short` is 2^FIELD (noise (T[k + 1] - T[k]) + 2^16 T[k] - 2^8 y) + gap + k, and k is below 2^FIELD. So it is
+    less than the gap where the sum in brackets is negative, and there the reference takes the code above.
+    """
+    entry = tl.reshape(tl.gather(entries, tl.reshape(y >> 8, (y.shape[0] * y.shape[1],)), 0), y.shape)
+    gap = entry & (1023 << FIELD)
+    short = noise * gap + entry - y * (256 << FIELD)
+    return tl.where(short < gap, entry + (gap * 65536 + 1), entry)
+
+
+@triton.jit
+def _codes(chosen, lookup, BITS: tl.constexpr, NODES: tl.constexpr, FIELD: tl.constexpr):
+    """The entries' codes, in the coordinates' order."""
+    codes = chosen & ((1 << BITS) - 1) if FIELD > 0 else tl.load(lookup + NODES + (chosen >> 16))
+    return tl.reshape(tl.trans(codes), (chosen.shape[0] * chosen.shape[1],))
+
+
+@triton.jit
+def _pairs(even, odd, FIELD: tl.constexpr):
+    """2 T of neighbours in the halves of a word."""
+    words = even >> 16 | odd & -65536
+    return words >> (FIELD - 1) if FIELD > 0 else words << 1
+
+
+@triton.jit
+def _inverse(
+    pairs,
+    granularity,
+    FLOAT: tl.constexpr,
+    PACKED: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOG: tl.constexpr,
+):
+    """√d H (2 T - g): `PACKED` strides of pairs, first those that threads have already, then the others."""
+    HALF: tl.constexpr = 1 << (LOG - 1)
+    LAST: tl.constexpr = min(PACKED - 3, LOG - 4)
+    pairs = _stages(tl.reshape(pairs, (HALF,)), LOG - 4, LOG - 1, LAST == 0)
+    pairs -= tl.where(tl.arange(0, HALF) < HALF // 8, granularity * (8 * 65537), 0)  # g of eight, in both halves
+    for first in tl.static_range(0, LAST, 3):
+        pairs = _stages(pairs, first, min(first + 3, LAST), first + 3 >= LAST)
+    x = tl.permute(tl.reshape(_unpaired(pairs), (2, HALF // 2, 2)), (1, 0, 2))
+    x = _integers(tl.reshape(x, (2 * HALF,)), FLOAT)
+    for first in tl.static_range(2 + LAST, LOG - 2, STAGES):
+        x = _stages(x, first, min(first + STAGES, LOG - 2))
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _unpaired(pairs):
+    """Sums and differences of the words' halves, which are 2^15 too large.
+
+    As the lowest bits of 2^23 a half is a float that exceeds it by 2^23.
+    """
+    words = pairs.to(tl.uint32)
+    even = (words & 0xFFFF | 0x4B000000).to(tl.float32, bitcast=True)
+    odd = ((words >> 16) + 0x4B000000).to(tl.float32, bitcast=True)
+    return tl.join(even + (odd - 2 * (8388608.0 + 32768.0)), even - odd)
 
 
 @triton.jit(do_not_specialize=["count", "groups"])
@@ -172,19 +246,19 @@ def decode(
     middle = tl.where(tl.arange(0, TILE) == 0, granularity * count * (size // 2), 0)
     said = (said - middle).to(tl.float32)
     share = _over(span, count.to(tl.float32))
-    signs = _signs(parameter, offset, shared, TILE)
+    signs = _signs(parameter, offset, shared, TILE, 32)
     _store(grad, _flip(said * (norm * share * _half_over(size) * 2), signs), start, numel)
 
 
 @triton.jit
 def _block(chart, ALIGN: tl.constexpr):
-    """The program's row of the chart; the compiler sees that start and numel are multiples of `ALIGN`."""
+    """The program's row of the chart; start and numel are multiples of `ALIGN`."""
     row = chart + tl.program_id(0) * 6
     return (
         tl.load(row).to(tl.uint32),
         tl.load(row + 1),
-        tl.load(row + 2) // ALIGN * ALIGN,
-        tl.load(row + 3).to(tl.int32) // ALIGN * ALIGN,
+        tl.multiple_of(tl.load(row + 2), ALIGN),
+        tl.multiple_of(tl.load(row + 3).to(tl.int32), ALIGN),
         tl.load(row + 4).to(tl.int32),
         tl.load(row + 5),
     )
@@ -193,16 +267,38 @@ def _block(chart, ALIGN: tl.constexpr):
 @triton.jit
 def _take(grad, residual, start, numel, TILE: tl.constexpr):
     """The block's gradient and residual, and zeros behind it."""
-    x = _load(grad, start, numel, TILE)
+    inside = _inside(TILE)
+    x = tl.load(grad + start + inside, mask=inside < numel, other=0.0).to(tl.float32)
     if residual is not None:
-        x += _load(residual, start, numel, TILE)
-    return x
+        x += tl.load(residual + start + inside, mask=inside < numel, other=0.0)
+    ROWS: tl.constexpr = min(4, x.shape[0])
+    x = tl.permute(tl.reshape(x, (ROWS, x.shape[0] // ROWS, x.shape[1])), (1, 0, 2))
+    return tl.reshape(x, (TILE,))
 
 
 @triton.jit
-def _load(pointer, start, numel, TILE: tl.constexpr):
-    inside = tl.arange(0, TILE)
-    return tl.load(pointer + start + inside, mask=inside < numel, other=0.0).to(tl.float32)
+def _put(pointer, values, start, numel):
+    """Stores a block where `_take` found it."""
+    TILE: tl.constexpr = values.shape[0]
+    inside = _inside(TILE)
+    ROWS: tl.constexpr = min(4, inside.shape[0])
+    values = tl.reshape(values, (inside.shape[0] // ROWS, ROWS, inside.shape[1]))
+    values = tl.reshape(tl.permute(values, (1, 0, 2)), inside.shape)
+    tl.store(pointer + start + inside, values, mask=inside < numel)
+
+
+@triton.jit
+def _inside(TILE: tl.constexpr):
+    """Coordinates in rows of 256, every fourth row first: a thread has some of four rows that are neighbours.
+
+    These are the strides that `_inverse` comes to last.
+    """
+    COLUMNS: tl.constexpr = min(256, TILE)
+    ROWS: tl.constexpr = TILE // COLUMNS
+    row = tl.arange(0, ROWS)
+    if ROWS > 4:
+        row = row % (ROWS // 4) * 4 + row // (ROWS // 4)
+    return row[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
 
 
 @triton.jit
@@ -219,40 +315,59 @@ def _hash(word):
 
 
 @triton.jit
-def _signs(parameter, offset, key, TILE: tl.constexpr):
-    """Sign bits; blocks start at multiples of their sizes, so that only small ones start within a word."""
+def _signs(parameter, offset, key, TILE: tl.constexpr, COUNT: tl.constexpr):
+    """Words with the signs of `COUNT` coordinates in the lowest bits.
+
+    Blocks start at multiples of their sizes, so that only small ones start within a word of the stream.
+    """
     first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 5).to(tl.uint32)
-    words = _hash(first + tl.arange(0, TILE // 32).to(tl.uint32)) >> (offset % 32).to(tl.uint32)
-    bits = words[:, None] << (31 - tl.arange(0, 32)).to(tl.uint32)[None, :]
-    return tl.reshape(bits & 0x80000000, (TILE,))
+    words = _hash(first + tl.arange(0, TILE // 32).to(tl.uint32))
+    shift = (tl.arange(0, 32 // COUNT) * COUNT + offset.to(tl.int32)) & 31
+    return tl.reshape(words[:, None] >> shift.to(tl.uint32)[None, :], (TILE // COUNT,))
 
 
 @triton.jit
 def _flip(values, signs):
-    return (values.to(tl.uint32, bitcast=True) ^ signs).to(tl.float32, bitcast=True)
+    COUNT: tl.constexpr = values.shape[0] // signs.shape[0]
+    bits = signs[:, None] << (31 - tl.arange(0, COUNT)).to(tl.uint32)[None, :]
+    bits = tl.reshape(bits & 0x80000000, values.shape)
+    return (values.to(tl.uint32, bitcast=True) ^ bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _minus_signs(signs):
+    """1 for a minus and -1 for a plus; not from the bits of `_flip`, which threads would keep in registers."""
+    bits = signs[:, None] & (1 << tl.arange(0, 4)).to(tl.uint32)[None, :]
+    return tl.where(tl.reshape(bits, (4 * signs.shape[0],)) != 0, 1.0, -1.0)
 
 
 @triton.jit
 def _noise(parameter, offset, size, key, TILE: tl.constexpr):
-    """Integers below 2^16, the same for every copy of the block."""
+    """Integers below 2^16, the same for every copy of the block; a row for every fourth coordinate."""
     first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 1).to(tl.uint32)
-    words = _hash(first + (tl.arange(0, TILE // 2) & (size // 2 - 1)).to(tl.uint32))
-    return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (TILE,)).to(tl.int32)
+    pair = (tl.arange(0, TILE // 4) * 2 & ((size >> 1) - 1))[None, :] + tl.arange(0, 2)[:, None]
+    words = _hash(first + pair.to(tl.uint32))
+    both = tl.permute(tl.join(words & 0xFFFF, words >> 16), (0, 2, 1))
+    return tl.reshape(both, (4, TILE // 4)).to(tl.int32)
+
+
+@triton.jit
+def _pack_fours(pointer, at, even, odd, size):
+    """Four codes of four bits a thread, which has them already."""
+    low, high = tl.split(tl.trans(even & 15 | (odd & 15) << 4))
+    four = tl.arange(0, even.shape[1])
+    words = pointer.to(tl.pointer_type(tl.uint16)) + (at >> 2) + four
+    tl.store(words, (low | high << 8).to(tl.uint16), mask=four < size >> 2)
 
 
 @triton.jit
 def _pack(pointer, codes, size, BITS: tl.constexpr):
     TILE: tl.constexpr = codes.shape[0]
-    if BITS == 4:
-        low, high = tl.split(tl.reshape(codes, (TILE // 2, 2)))
-        byte = tl.arange(0, TILE // 2)
-        tl.store(pointer + byte, (low | high << 4).to(tl.uint8), mask=byte < size // 8 * 4)
-    else:
-        eight, byte = tl.arange(0, TILE // 8)[:, None], tl.arange(0, 8)[None, :]
-        parts = tl.reshape(codes, (TILE // 8, 8)).to(tl.uint64) << (byte * BITS).to(tl.uint64)
-        packed = tl.sum(parts, 1)[:, None] >> (byte * 8).to(tl.uint64)
-        there = (eight < size // 8) & (byte < BITS)
-        tl.store(pointer + eight * BITS + byte, packed.to(tl.uint8), mask=there)
+    eight, byte = tl.arange(0, TILE // 8)[:, None], tl.arange(0, 8)[None, :]
+    parts = tl.reshape(codes, (TILE // 8, 8)).to(tl.uint64) << (byte * BITS).to(tl.uint64)
+    packed = tl.sum(parts, 1)[:, None] >> (byte * 8).to(tl.uint64)
+    there = (eight < size // 8) & (byte < BITS)
+    tl.store(pointer + eight * BITS + byte, packed.to(tl.uint8), mask=there)
 
 
 @triton.jit
@@ -292,14 +407,15 @@ def _lanes(pointer, at, width, size, LANE: tl.constexpr, TILE: tl.constexpr):
 
 @triton.jit
 def _integers(values, FLOAT: tl.constexpr):
-    return values.to(tl.float32) if FLOAT else values
+    return values.to(tl.float32) if FLOAT else values.to(tl.int32)
 
 
 @triton.jit
 def _over(a, b):
     """The nearest to a / b, for results that are neither huge nor tiny; `div_rn` would keep a branch for those."""
     b = b * 0.0625  # the reciprocal of the largest numbers is not a normal one
-    inverse = 1.0 / b
+    inverse = tl.rsqrt(b)  # with less to mend than 1 / b
+    inverse = inverse * inverse
     inverse = tl.fma(tl.fma(-b, inverse, 1.0), inverse, inverse)
     quotient = a * inverse
     quotient = tl.fma(tl.fma(-b, quotient, a), inverse, quotient)
@@ -322,13 +438,16 @@ def _hadamard(x, STAGES: tl.constexpr):
 
 
 @triton.jit
-def _stages(x, FIRST: tl.constexpr, LAST: tl.constexpr):
+def _stages(x, FIRST: tl.constexpr, LAST: tl.constexpr, BIASED: tl.constexpr = False):
+    """Butterflies of the strides from 2^FIRST to below 2^LAST; with 2^15 added to both halves if `BIASED`."""
     TILE: tl.constexpr = x.shape[0]
     STRIDE: tl.constexpr = 1 << FIRST
     COUNT: tl.constexpr = min(1 << (LAST - FIRST), TILE // STRIDE)
     if COUNT > 1:
         shape: tl.constexpr = (TILE // (STRIDE * COUNT), COUNT, STRIDE)
         x = tl.reshape(tl.permute(tl.reshape(x, shape), (1, 0, 2)), (COUNT, TILE // COUNT))
+        if BIASED:
+            x += tl.where(tl.arange(0, COUNT)[:, None] == 0, -0x7FFF8000, 0)
         for stage in tl.static_range(LAST - FIRST):
             if (2 << stage) <= COUNT:
                 x = _butterflies(x, 1 << stage)
