@@ -1,7 +1,7 @@
 import torch
 
 from laconic.state import State
-from laconic.technique import Bucket
+from laconic.technique import Bucket, Tally
 
 CPU = torch.device("cpu")
 ONE = Bucket(("a", "b", "c"), (2, 3, 1), torch.float32)
@@ -65,3 +65,32 @@ def test_without_kinds_there_is_nothing():
     state = State([])
     assert state.memory(ONE, CPU) == {}
     assert state.values() == {}
+
+
+def _tallied():
+    return State([], {"seen": Tally((2,), fades=0.5)})
+
+
+def test_a_step_adds_to_a_tally_that_fades():
+    state = _tallied()
+    for _ in range(2):
+        for piece in (1.0, 3.0):  # two pieces of one step
+            state.tallies["seen"].new.add_(torch.tensor([piece, 0]))
+        state.commit()
+    assert state.tallies["seen"].old.tolist() == [0.5 * 4 + 4, 0]
+
+
+def test_a_step_that_is_not_taken_leaves_tallies_alone():
+    state = _tallied()
+    state.tallies["seen"].new.add_(1)
+    state.rollback()
+    state.commit()
+    assert state.tallies["seen"].old.tolist() == [0, 0]
+
+
+def test_a_loaded_tally_goes_on_and_others_begin_anew():
+    state = _tallied()
+    state.load_tallies({"seen": torch.tensor([2.0, 3.0])})
+    assert state.tallies["seen"].old.tolist() == [2, 3]
+    state.load_tallies({})
+    assert state.tallies["seen"].old.tolist() == [0, 0]

@@ -6,7 +6,7 @@ import torch
 import triton
 from torch.utils.weak import WeakIdKeyDictionary
 
-from laconic.kernels import thc, thc_gpu
+from laconic.kernels import thc, thc_combine_gpu, thc_gpu
 
 REGISTERS = 1 << 16
 """Of a multiprocessor, for all its threads."""
@@ -83,7 +83,7 @@ def thc_combine(
     messages = messages if messages.stride(1) == 1 else messages.contiguous()
     groups, tile = messages.shape[1] // bits, 256
     with torch.cuda.device_of(reply):
-        thc_gpu.combine[(triton.cdiv(groups, tile),)](
+        thc_combine_gpu.combine[(triton.cdiv(groups, tile),)](
             messages, messages.stride(0), len(messages), table, reply, groups, bits, lane, tile
         )
 

@@ -4,7 +4,7 @@ A program works on a tile, as large as the chart's largest block. Behind a small
 these the transform's later stages make copies of the block's transform; and if the integers on the way back are
 copies too, what comes back is the block, times their number, and zeros. So no stage asks for the size.
 
-Butterflies of several strides at once stay within a thread: `_stages` brings the coordinates that they join to
+Butterflies of several strides at once stay within a thread: `stages` brings the coordinates that they join to
 the first axis, which the compiler keeps in registers, and only between such groups goes through shared memory.
 Encode's way back is in integers, in which strides may have any order. It adds two of 16 bits at once as long as
 they suffice, and takes the strides in the order in which threads come to have the coordinates.
@@ -15,6 +15,8 @@ they suffice, and takes the strides in the order in which threads come to have t
 
 import triton
 import triton.language as tl
+
+from laconic.kernels.parts_gpu import hadamard, hashed, stages
 
 
 @triton.jit
@@ -62,7 +64,7 @@ def encode(
     entries = tl.load(lookup + tl.arange(0, NODES))
     signs = _signs(parameter, offset, shared, TILE, 4)
     scale = tl.where((norm > TINY) & (norm < float("inf")), _over(unit, norm), 0.0)
-    rotated = tl.trans(tl.reshape(_hadamard(_flip(x, signs), STAGES), (TILE // 4, 4)))
+    rotated = tl.trans(tl.reshape(hadamard(_flip(x, signs), STAGES), (TILE // 4, 4)))
     height = rotated * scale + (128.0 * granularity + 0.5)
     y = tl.minimum(tl.maximum(height, 0.0), 256.0 * granularity).to(tl.int32)
     share = size.to(tl.float32) * (1.0 / TILE)
@@ -132,14 +134,15 @@ def _inverse(
     """√d H (2 T - g): `PACKED` strides of pairs, first those that threads have already, then the others."""
     HALF: tl.constexpr = 1 << (LOG - 1)
     LAST: tl.constexpr = min(PACKED - 3, LOG - 4)
-    pairs = _stages(tl.reshape(pairs, (HALF,)), LOG - 4, LOG - 1, LAST == 0)
-    pairs -= tl.where(tl.arange(0, HALF) < HALF // 8, granularity * (8 * 65537), 0)  # g of eight, in both halves
+    pairs = stages(tl.reshape(pairs, (HALF,)), LOG - 4, LOG - 1, LAST == 0)
+    middle = granularity * (8 * 65537)  # of eight coordinates, in both halves
+    pairs -= tl.where(tl.arange(0, HALF) < HALF // 8, middle, 0)
     for first in tl.static_range(0, LAST, 3):
-        pairs = _stages(pairs, first, min(first + 3, LAST), first + 3 >= LAST)
+        pairs = stages(pairs, first, min(first + 3, LAST), first + 3 >= LAST)
     x = tl.permute(tl.reshape(_unpaired(pairs), (2, HALF // 2, 2)), (1, 0, 2))
     x = _integers(tl.reshape(x, (2 * HALF,)), FLOAT)
     for first in tl.static_range(2 + LAST, LOG - 2, STAGES):
-        x = _stages(x, first, min(first + STAGES, LOG - 2))
+        x = stages(x, first, min(first + STAGES, LOG - 2))
     return x.to(tl.float32)
 
 
@@ -153,64 +156,6 @@ def _unpaired(pairs):
     even = (words & 0xFFFF | 0x4B000000).to(tl.float32, bitcast=True)
     odd = ((words >> 16) + 0x4B000000).to(tl.float32, bitcast=True)
     return tl.join(even + (odd - 2 * (8388608.0 + 32768.0)), even - odd)
-
-
-@triton.jit(do_not_specialize=["count", "groups"])
-def combine(
-    messages, stride, count, table, reply, groups, BITS: tl.constexpr, LANE: tl.constexpr, TILE: tl.constexpr
-):
-    """The sums of groups of eight codes: `BITS` bytes of a message, `LANE` bytes of the reply."""
-    first = tl.program_id(0).to(tl.int64) * TILE
-    left = tl.minimum(groups - first, TILE).to(tl.int32)
-    if (BITS == 4) & (LANE == 8):
-        _nibbles(messages + first * 4, stride, count, table, reply + first * 8, left, TILE)
-    else:
-        _any_width(
-            messages + first * BITS, stride, count, table, reply + first * LANE, left, BITS, LANE, TILE
-        )
-    if first == 0:
-        byte = tl.arange(0, 4)
-        tl.store(reply + groups.to(tl.int64) * LANE + byte, (count >> 8 * byte).to(tl.uint8))
-
-
-@triton.jit
-def _nibbles(messages, stride, count, table, reply, left, TILE: tl.constexpr):
-    byte, lane = tl.arange(0, 4 * TILE), tl.arange(0, 8 * TILE)
-    low, high = tl.zeros(byte.shape, tl.int32), tl.zeros(byte.shape, tl.int32)
-    for _ in range(count):
-        pair = tl.load(messages + byte, mask=byte < left * 4, other=0).to(tl.int32)
-        low += tl.load(table + (pair & 15)).to(tl.int32)
-        high += tl.load(table + (pair >> 4)).to(tl.int32)
-        messages += stride
-    sums = tl.reshape(tl.join(low, high), lane.shape).to(tl.uint8)
-    tl.store(reply + lane, sums, mask=lane < left * 8)
-
-
-@triton.jit
-def _any_width(
-    messages, stride, count, table, reply, left, BITS: tl.constexpr, LANE: tl.constexpr, TILE: tl.constexpr
-):
-    """A byte of the reply has bits of one code's sum, or of that and the next's."""
-    group, byte = tl.arange(0, TILE)[:, None], tl.arange(0, 16)[None, :]
-    there = (group < left) & (byte < LANE)
-    code, shift = byte * 8 // LANE, byte * 8 % LANE
-    sums = _sums(messages, stride, count, table, group * 8 + code, there, BITS) >> shift
-    both = there & (shift + 8 > LANE)
-    sums |= _sums(messages, stride, count, table, group * 8 + code + 1, both, BITS) << (LANE - shift)
-    tl.store(reply + group * LANE + byte, sums.to(tl.uint8), mask=there)
-
-
-@triton.jit
-def _sums(messages, stride, count, table, code, there, BITS: tl.constexpr):
-    """The sums of the table's integers for the codes of these numbers."""
-    byte, shift = code * BITS // 8, code * BITS % 8
-    total = tl.zeros(there.shape, tl.int32)
-    for _ in range(count):
-        pair = tl.load(messages + byte, mask=there, other=0).to(tl.int32)
-        pair |= tl.load(messages + byte + 1, mask=there & (shift + BITS > 8), other=0).to(tl.int32) << 8
-        total += tl.load(table + ((pair >> shift) & ((1 << BITS) - 1))).to(tl.int32)
-        messages += stride
-    return total
 
 
 @triton.jit(do_not_specialize=["shared"])
@@ -242,7 +187,7 @@ def decode(
         sums = _bytes(replies, at.to(tl.int32), width, size, NARROW, TILE)
     else:
         sums = _lanes(replies, at, width, size, LANE, TILE)
-    said = _hadamard(_integers(sums, FLOAT), STAGES)
+    said = hadamard(_integers(sums, FLOAT), STAGES)
     middle = tl.where(tl.arange(0, TILE) == 0, granularity * count * (size // 2), 0)
     said = (said - middle).to(tl.float32)
     share = _over(span, count.to(tl.float32))
@@ -308,20 +253,13 @@ def _store(pointer, values, start, numel):
 
 
 @triton.jit
-def _hash(word):
-    word = (word ^ (word >> 16)) * 0x7FEB352D
-    word = (word ^ (word >> 15)) * 0x846CA68B
-    return word ^ (word >> 16)
-
-
-@triton.jit
 def _signs(parameter, offset, key, TILE: tl.constexpr, COUNT: tl.constexpr):
     """Words with the signs of `COUNT` coordinates in the lowest bits.
 
     Blocks start at multiples of their sizes, so that only small ones start within a word of the stream.
     """
-    first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 5).to(tl.uint32)
-    words = _hash(first + tl.arange(0, TILE // 32).to(tl.uint32))
+    first = hashed(parameter ^ key.to(tl.uint32)) + (offset >> 5).to(tl.uint32)
+    words = hashed(first + tl.arange(0, TILE // 32).to(tl.uint32))
     shift = (tl.arange(0, 32 // COUNT) * COUNT + offset.to(tl.int32)) & 31
     return tl.reshape(words[:, None] >> shift.to(tl.uint32)[None, :], (TILE // COUNT,))
 
@@ -344,9 +282,9 @@ def _minus_signs(signs):
 @triton.jit
 def _noise(parameter, offset, size, key, TILE: tl.constexpr):
     """Integers below 2^16, the same for every copy of the block; a row for every fourth coordinate."""
-    first = _hash(parameter ^ key.to(tl.uint32)) + (offset >> 1).to(tl.uint32)
+    first = hashed(parameter ^ key.to(tl.uint32)) + (offset >> 1).to(tl.uint32)
     pair = (tl.arange(0, TILE // 4) * 2 & ((size >> 1) - 1))[None, :] + tl.arange(0, 2)[:, None]
-    words = _hash(first + pair.to(tl.uint32))
+    words = hashed(first + pair.to(tl.uint32))
     both = tl.permute(tl.join(words & 0xFFFF, words >> 16), (0, 2, 1))
     return tl.reshape(both, (4, TILE // 4)).to(tl.int32)
 
@@ -426,40 +364,3 @@ def _over(a, b):
 def _half_over(size):
     """0.5 / size, which for a power of two only has another exponent."""
     return (0x7E800000 - size.to(tl.float32).to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _hadamard(x, STAGES: tl.constexpr):
-    """√d H x, smallest stride first; threads load four neighbours, and have 2^STAGES values."""
-    x = _stages(x, 0, 2)
-    for first in tl.static_range(2, 15, STAGES):
-        x = _stages(x, first, first + STAGES)
-    return x
-
-
-@triton.jit
-def _stages(x, FIRST: tl.constexpr, LAST: tl.constexpr, BIASED: tl.constexpr = False):
-    """Butterflies of the strides from 2^FIRST to below 2^LAST; with 2^15 added to both halves if `BIASED`."""
-    TILE: tl.constexpr = x.shape[0]
-    STRIDE: tl.constexpr = 1 << FIRST
-    COUNT: tl.constexpr = min(1 << (LAST - FIRST), TILE // STRIDE)
-    if COUNT > 1:
-        shape: tl.constexpr = (TILE // (STRIDE * COUNT), COUNT, STRIDE)
-        x = tl.reshape(tl.permute(tl.reshape(x, shape), (1, 0, 2)), (COUNT, TILE // COUNT))
-        if BIASED:
-            x += tl.where(tl.arange(0, COUNT)[:, None] == 0, -0x7FFF8000, 0)
-        for stage in tl.static_range(LAST - FIRST):
-            if (2 << stage) <= COUNT:
-                x = _butterflies(x, 1 << stage)
-        x = tl.permute(tl.reshape(x, (COUNT, TILE // (STRIDE * COUNT), STRIDE)), (1, 0, 2))
-    return tl.reshape(x, (TILE,))
-
-
-@triton.jit
-def _butterflies(x, STRIDE: tl.constexpr):
-    """Sums and differences of the rows that are `STRIDE` apart."""
-    ROWS: tl.constexpr = x.shape[0]
-    REST: tl.constexpr = x.shape[1]
-    shape: tl.constexpr = (ROWS // (2 * STRIDE), 2, STRIDE, REST)
-    left, right = tl.split(tl.permute(tl.reshape(x, shape), (0, 2, 3, 1)))
-    return tl.reshape(tl.permute(tl.join(left + right, left - right), (0, 3, 1, 2)), (ROWS, REST))
