@@ -346,7 +346,7 @@ template <class T> T of(bool negative) {
 }
 
 template <class T> Outcome decode_values(Messages replies, size_t width, T* values, size_t numel) {
-  std::memset(static_cast<void*>(values), 0, numel * sizeof(T));
+  if (numel) std::memset(static_cast<void*>(values), 0, numel * sizeof(T));
   const T signs[2] = {of<T>(false), of<T>(true)};
   bool lost = false;
   for (size_t worker = 0; worker < replies.count; ++worker) {
