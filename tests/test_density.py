@@ -114,8 +114,8 @@ def test_a_fit_is_as_good_as_maximum_likelihood_within_1_percent(form):
     shape = _fit(values)
     factor = density.scale(shape, form)
     counts = _counts(values, factor, form)
-    found = huffman.expected_bits(huffman.lengths(density.weights(shape, form)), counts)
-    likeliest = huffman.lengths(density.level_weights(beta, alpha * factor, form))
+    found = huffman.expected_bits(huffman.code(density.weights(shape, form)), counts)
+    likeliest = huffman.code(density.level_weights(beta, alpha * factor, form))
     assert found <= 1.01 * huffman.expected_bits(likeliest, counts)
 
 
@@ -241,9 +241,9 @@ def test_rates_are_those_of_the_reference(form, beta, rate, laplace, normal):
     values = stats.gennorm.rvs(beta, scale=1e-3 / _deviation(beta), size=300_000, random_state=2)
     shape = _fit(values)
     counts = _counts(values, density.scale(shape, form), form)
-    found = huffman.expected_bits(huffman.lengths(density.weights(shape, form)), counts)
+    found = huffman.expected_bits(huffman.code(density.weights(shape, form)), counts)
     assert found == pytest.approx(rate, rel=0.01)
-    best = huffman.expected_bits(huffman.lengths(counts, 15), counts)
+    best = huffman.expected_bits(huffman.Code(huffman.lengths(counts, 15)), counts)
     assert found <= 1.01 * best
 
 
@@ -254,7 +254,7 @@ def test_rates_of_other_densities_are_those_of_the_reference(form, beta, rate, l
     true = density.level_weights(beta, spread, form)
     codes = [(1.0, spread * _mean(beta)), (2.0, spread * _deviation(beta) * math.sqrt(2))]
     bits = [
-        huffman.expected_bits(huffman.lengths(density.level_weights(*other, form), 15), true)
+        huffman.expected_bits(huffman.Code(huffman.lengths(density.level_weights(*other, form), 15)), true)
         for other in codes
     ]
     assert bits == pytest.approx([laplace, normal], rel=0.01)
