@@ -172,6 +172,6 @@ def _trained(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
 
 
 def _cut_once(technique: Technique, parameters: dict[str, nn.Parameter], workers: int) -> None:
-    """`technique` can serve so many workers, or says now why not."""
-    sizes = tuple(parameter.numel() for parameter in parameters.values())
-    technique.cut(Bucket(tuple(parameters), sizes, next(iter(parameters.values())).dtype), workers)
+    """`technique` can serve so many workers and the largest parameter, or says now why not."""
+    name, largest = max(parameters.items(), key=lambda named: named[1].numel())
+    technique.cut(Bucket((name,), (largest.numel(),), largest.dtype), workers)

@@ -83,9 +83,11 @@ class Attachment:
         elif any(state["memory"].values()) or state.get("tallies"):
             warnings.warn(
                 f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
-                f"of {seat[1]}: its residuals are dropped, so the first steps lose what they held back",
+                f"of {seat[1]}: what it remembers is dropped, so the first steps lose what was held back",
                 stacklevel=2,
             )
+            self._exchange.state.load({})
+            self._exchange.state.load_tallies({})
 
     def detach(self) -> None:
         """The model is plain DDP again."""

@@ -51,11 +51,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="laconic", description="Train PyTorch models over the network you have.")
+    parser = _Parser(
+        prog="laconic", description="Train PyTorch models over the network you have.", allow_abbrev=False
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     for name, (describe, run, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
+        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         command.set_defaults(run=run)
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
@@ -105,6 +107,8 @@ def _train(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     _check_positive(options, "seeds")
+    if options.preset is not None and options.task is not None:
+        raise ValueError(f"--preset {options.preset} has tasks of its own; leave out {options.task}")
     if options.task is None:
         options.task, options.size = "digits", options.size or "wide"
     if options.preset is None:
@@ -116,8 +120,7 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _compare_preset(options: argparse.Namespace) -> None:
     """All of a preset's comparisons, each in a directory of its own, in one report."""
-    at = options.words.index("--preset")
-    given = options.words[1:at] + options.words[at + 2 :]
+    given = _without_preset(options.words)
     commands = [_parser().parse_args(["compare", *line.split(), *given]) for line in PRESETS[options.preset]]
     directory = _directory(options.out or _fresh(options.preset))
     recorded = [
@@ -126,6 +129,15 @@ def _compare_preset(options: argparse.Namespace) -> None:
         for record in _run_rows(command, _directory(directory / str(number)))
     ]
     _report_on(recorded, directory)
+
+
+def _without_preset(words: Sequence[str]) -> list[str]:
+    """The words behind `compare`, less the preset's name."""
+    rest = list(words[list(words).index("compare") + 1 :])
+    if "--preset" in rest:
+        at = rest.index("--preset")
+        return rest[:at] + rest[at + 2 :]
+    return [word for word in rest if not word.startswith("--preset=")]
 
 
 def _run_rows(options: argparse.Namespace, directory: Path) -> list[Path]:

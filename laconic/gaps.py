@@ -10,7 +10,7 @@ if it is negative. A message has a header of five bytes and then the cheapest of
 Places are coded as the gaps between them: the low `b` bits of every gap, and then for each gap as many zeros as the
 rest of it says, closed by a one. The b that takes the fewest bits is a matter of the mean gap, and stands in the
 header: form · 32 + b in its first byte, and how many places there are in the other four. Bits fill bytes from the
-lowest on, and every part begins with a new byte. For places at random this is within 2 % of what is possible.
+lowest on, and every part begins with a new byte. For places at random this is within 3 % of what is possible.
 
 A fourth form, LOST, says nothing but that there was no finite vector to speak of.
 """
@@ -55,6 +55,7 @@ def pack(votes: torch.Tensor, numel: int) -> torch.Tensor:
 def unpack(message: torch.Tensor, numel: int) -> torch.Tensor:
     """The votes in a message of `numel` coordinates; a damaged message is a ValueError."""
     form, b, count = _read_header(message)
+    _require(len(message) <= room(numel), "is longer than it says")
     body = message[HEADER:]
     if form == TRITS:
         _require(b == 0 and count == 0, "has a damaged header")

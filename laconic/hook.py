@@ -66,11 +66,11 @@ class Hook:
 
     def _open(self, device: torch.device) -> Attachment:
         group = self._group or dist.group.WORLD
-        technique = settle(self.technique, group)
+        self.technique = settle(self.technique, group)
         assert group is not None
-        compare(group, repr(technique))
-        exchange = Exchange(technique, group, device, measure_error=False)
-        attachment = Attachment(technique, exchange, self._name, None, lambda: None)
+        compare(group, repr(self.technique))
+        exchange = Exchange(self.technique, group, device, measure_error=False)
+        attachment = Attachment(self.technique, exchange, self._name, None, lambda: None)
         if self._loaded:
             attachment.load_state_dict(self._loaded)
         return attachment

@@ -99,7 +99,7 @@ def _exchange_rows(messages: torch.Tensor, worker: int, combine: Combine) -> Exc
 
 
 def _exchange_list(messages: Messages, worker: int, combine: Combine) -> Exchange:
-    sizes = torch.tensor([len(message) for message in messages], device=messages[0].device)
+    sizes = torch.tensor([len(message) for message in messages], dtype=torch.int32, device=messages[0].device)
     arriving = torch.empty_like(sizes)
     yield _all_to_all(arriving, sizes, own=sizes.itemsize)
     outgoing, incoming = sizes.tolist(), arriving.tolist()

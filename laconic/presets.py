@@ -8,7 +8,7 @@ votes   S³GD-MV's own question: do sparse votes beat the signs of everything (s
 from __future__ import annotations
 
 _VOTES = (
-    "fashion --workers 15 --batch 16 --steps 400 --eval-every 50 --link none --techniques ddp@lr=0.1 "
+    "fashion --workers 15 --batch 16 --steps 200 --eval-every 25 --link none --techniques ddp@lr=0.1 "
     "sign_vote:density=1@lr=0.001,momentum=0 sign_vote:density=0.1@lr=0.001,momentum=0"
 )
 

@@ -39,17 +39,22 @@ MAJORITY = 3
 """Voters a coordinate, from which on a vote is more than one worker's word."""
 FADES = 0.99
 """What is left of past agreement after a step."""
+GLANCE = 4096
+"""Coordinates that are looked at first, to see that a gradient is not zero."""
+WARM_UP = 50
+"""Steps in which all votes weigh the same, while agreement is counted."""
 PRIOR = (1000.0, 250.0)
 """Votes that every worker is taken to have cast before it starts, and those that others were against."""
 CLIP = 0.01
 """The smallest share of disagreement that is believed, and one minus the largest."""
-UNIT = 64
-"""Weights are integers, so many for a weight of one."""
 
 
 @dataclass(frozen=True)
 class SignVote:
     """Signs of a few coordinates up, a ternary direction down.
+
+    Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 1e-3 with plain SGD; and
+    no `GradScaler`, which would divide the direction by its scale.
 
     `density` is the share of coordinates that a worker speaks of; or a function from the step to it, such as `Ramp`;
     or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything
@@ -75,12 +80,12 @@ class SignVote:
             )
         if not isinstance(self.density, str) and not callable(self.density):
             _check_density(self.density)
-        if not 0 <= self.memory <= 1:
+        if not 0 <= _number("memory", self.memory) <= 1:
             raise ValueError(f"memory is {self.memory}; use 0, which forgets, to 1, which keeps everything")
         _check_choice("scope", self.scope, "tensor", "bucket")
         _check_choice("ties", self.ties, "zero", "random")
         _check_choice("weighting", self.weighting, "equal", "agreement")
-        if not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed!r}; use an integer of 64 bits")
 
     @property
@@ -96,11 +101,12 @@ class SignVote:
         """The share of coordinates that speak."""
         if isinstance(self.density, str):
             return min(1.0, MAJORITY / workers)
-        return _check_density(self.density(step)) if callable(self.density) else self.density
+        return _check_density(float(self.density(step))) if callable(self.density) else self.density
 
     def settled(self, workers: int) -> SignVote:
         """The same with a density that is a number, where it was left open."""
-        return replace(self, density=self.density_at(0, workers)) if self.density == "auto" else self
+        density = self.density_at(0, workers)  # a function that gives none says so now
+        return replace(self, density=density) if self.density == "auto" else self
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
         """One piece: coordinates are chosen from whole tensors, and their messages are short."""
@@ -119,7 +125,12 @@ class SignVote:
         chart = chart_of(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
         unsaid = turn.memory["unsaid"] if self.memory else Nothing()
         votes = grad.new_empty(int(chart[:, 2].sum()), dtype=torch.int32)
-        cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
+        if _is_silent(grad):
+            cast = 0
+            if unsaid.new is not None:
+                unsaid.new.copy_(unsaid.old)
+        else:
+            cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
         if cast < 0:
             return [gaps.lost(grad.device)] * piece.shards
         rows = grad.new_empty(piece.shards, gaps.room(piece.width), dtype=torch.uint8)
@@ -133,21 +144,22 @@ class SignVote:
         """The majority of every coordinate's votes."""
         numel = _shard_numel(turn)
         tally = turn.tallies.get("agreement")
-        weights = torch.ones(len(messages)) if tally is None else _weights(tally.old)
+        weights = torch.ones(len(messages), dtype=torch.int64)
+        if tally is not None and turn.step >= WARM_UP:
+            weights = _weights(tally.old)
         reply = messages[0].new_empty(gaps.room(numel))
         counts = messages[0].new_empty(4 + 2 * len(messages), dtype=torch.int64)
         coins = _coins(turn, rng.shared(self.seed, turn.step)) if self.ties == "random" else None
-        size = kernels.sign_combine(
-            list(messages), weights.long().to(reply.device), numel, coins, reply, counts
-        )
+        size = kernels.sign_combine(list(messages), weights.to(reply.device), numel, coins, reply, counts)
         if tally is not None:
             tally.new.add_(counts[4:].view(-1, 2).to(tally.new))
-        turn.readings.update(_readings(counts.tolist(), size, numel))
+        turn.readings.update(_readings(counts.tolist(), numel))
         return reply[:size]
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is -1, 0 or 1 everywhere."""
         kernels.sign_decode(list(replies), turn.piece.width, grad)
+        turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,7 @@ class Ramp:
     def __post_init__(self) -> None:
         _check_density(self.first)
         _check_density(self.last)
-        if self.steps < 1:
+        if not _number("steps", self.steps) >= 1:
             raise ValueError(f"steps is {self.steps}; use at least 1")
 
     def __call__(self, step: int) -> float:
@@ -170,9 +182,15 @@ class Ramp:
 
 
 def _check_density(density: float) -> float:
-    if not 0 < density <= 1:
+    if not 0 < _number("density", density) <= 1:
         raise ValueError(f"density is {density}; use a share above 0, up to 1")
-    return density
+    return float(density)
+
+
+def _number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; use a number")
+    return value
 
 
 def _check_choice(name: str, value: str, *known: str) -> None:
@@ -195,6 +213,11 @@ def _keep(density: float, numel: int) -> int:
     return min(numel, max(1, math.ceil(round(density * numel, 6))))
 
 
+def _is_silent(grad: torch.Tensor) -> bool:
+    """Whether this worker has no gradient: it has joined those who are done, and its memory must not vote for it."""
+    return not (bool(grad[:GLANCE].any()) or bool(grad.any()))
+
+
 def _shard_numel(turn: Turn) -> int:
     piece = turn.piece
     return min(piece.width, max(0, piece.numel - turn.worker * piece.width))
@@ -212,7 +235,7 @@ def _coins(turn: Turn, key: int) -> torch.Tensor:
     inside = [
         (max(0, start - first), max(0, first - start), rng.number(name))
         for name, start, size in zip(names, starts, sizes, strict=True)
-        if start < last and start + size > first
+        if size and start < last and start + size > first
     ]
     coins = torch.tensor(inside or [(0, 0, 0)])
     coins[:, 2] = rng.branch(key, coins[:, 2])
@@ -220,17 +243,24 @@ def _coins(turn: Turn, key: int) -> torch.Tensor:
 
 
 def _weights(agreement: torch.Tensor) -> torch.Tensor:
-    """log((1 - p)/p), p the share of a worker's votes that others were against, as integers."""
+    """log((1 - p)/p), p the share of a worker's votes that others were against, as integers up to the heaviest.
+
+    All weights turned around would agree as well as these do; of the two, most votes count positively.
+    """
     met, against = (agreement + agreement.new_tensor(PRIOR)).unbind(1)
     p = (against / met).clamp(CLIP, 1 - CLIP)
-    return (UNIT * ((1 - p) / p).log()).round()
+    weights = ((1 - p) / p).log()
+    weights = weights if (weights * met).sum() >= 0 else -weights
+    largest = weights.abs().max().clamp(min=CLIP)
+    return (kernels.HEAVIEST * weights / largest).round().long()
 
 
-def _readings(counts: Sequence[int], size: int, numel: int) -> dict[str, Reading]:
+def _readings(counts: Sequence[int], numel: int) -> dict[str, Reading]:
+    """Of the shard that this worker combines."""
     votes, spoken, tied, decided = counts[:4]
     return {
+        "votes": Reading(votes, numel),
         "voters": Reading(votes, spoken),
         "ties": Reading(tied, spoken),
         "nonzero": Reading(decided, numel),
-        "bits down": Reading(8.0 * size, numel),
     }

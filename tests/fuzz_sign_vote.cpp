@@ -19,14 +19,13 @@ using Bytes = std::vector<uint8_t>;
 
 static std::mt19937_64 source(1);
 static size_t below(size_t limit) { return limit ? source() % limit : 0; }
-static size_t room(size_t numel) { return kHeader + (numel + 4) / 5; }
 
 static Bytes sound(size_t numel) {
   const double density = std::pow(10.0, -2.5 * double(below(1000)) / 1000);
   std::vector<int32_t> votes;
   for (size_t i = 0; i < numel; ++i)
     if (double(below(1 << 20)) < density * (1 << 20)) votes.push_back(int32_t(2 * i + below(2)));
-  Bytes message(room(numel));
+  Bytes message(room_for(numel));
   int64_t size;
   sign_pack(votes.data(), votes.size(), numel, numel, 1, message.data(), message.size(), &size);
   return Bytes(message.begin(), message.begin() + size);
@@ -52,7 +51,7 @@ int main(int, char** arguments) {
     const Message messages[2] = {{bytes[0].data(), bytes[0].size()}, {bytes[1].data(), bytes[1].size()}};
     const int64_t weights[2] = {1, int64_t(below(1023)) - 511};
     const Coin coins[1] = {{0, int64_t(below(1000)), 77}};
-    Bytes reply(room(numel));
+    Bytes reply(room_for(numel));
     Counts counts;
     Met met[2];
     const Outcome vote =

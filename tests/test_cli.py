@@ -85,13 +85,28 @@ def test_compare_trains_side_by_side_and_reports(tmp_path, capsys):
 def test_a_preset_is_some_comparisons_in_one_report(tmp_path, capsys, monkeypatch):
     line = "digits --techniques ddp sign_vote@lr=0.001 --workers 2 --link none --steps 9"
     monkeypatch.setitem(cli.PRESETS, "votes", (line, f"{line} --split labels:5"))
-    arguments = ["compare", "--preset", "votes", "--steps", "3", "--eval-every", "3", "--out", str(tmp_path)]
+    arguments = [
+        "--debug",
+        "compare",
+        "--steps",
+        "3",
+        "--eval-every",
+        "3",
+        "--out",
+        str(tmp_path),
+        "--preset=votes",
+    ]
     assert cli.main(arguments) == 0
     runs = [run.header for run in records.find([tmp_path])]
     assert {(h.spec, h.split, h.steps) for h in runs} == {
         (spec, split, 3) for spec in ("ddp", "sign_vote@lr=0.001") for split in ("iid", "labels:5")
     }
     assert capsys.readouterr().out.split() == [str(tmp_path / "report.html")]
+
+
+def test_a_preset_has_its_own_task(capsys):
+    said = _said(["compare", "fashion", "--preset", "votes"], capsys)
+    assert "--preset votes has tasks of its own; leave out fashion" in said
 
 
 @pytest.mark.parametrize("name", cli.PRESETS)

@@ -101,6 +101,12 @@ def test_a_damaged_message_is_refused(damage, sentence):
         gaps.unpack(damage(message), 64)
 
 
+def test_a_message_longer_than_any_sound_one_is_refused():
+    message = torch.zeros(gaps.room(10) + 1, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="is longer than it says"):
+        gaps.unpack(message, 10)
+
+
 def test_places_beyond_the_vector_are_refused():
     with pytest.raises(ValueError, match="place beyond"):
         gaps.unpack(gaps.pack(VOTES, 64), 50)
@@ -113,7 +119,7 @@ def test_places_beyond_the_vector_are_refused():
     [
         ([3, 5, 0, 0, 0, 10, 144, 59, 71, 2], _vector(VOTES, 64).tolist()),
         ([0, 0, 0, 0, 0], [0, 0, 0]),
-        ([33, 1, 0, 0, 0, 2, 0, 2], [1, -1, 0, 1]),
+        ([32, 1, 0, 0, 0, 2, 0, 0, 4], [1, -1, 0, *[1] * 17]),
         ([64, 0, 0, 0, 0, 1 + 2 * 3 + 27, 2], [1, -1, 0, 1, 0, -1]),
     ],
 )

@@ -1,5 +1,8 @@
+import math
+
 import pytest
 import torch
+import torch.distributed as dist
 from by_hand import Group
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from workers import run
 
 import laconic
 from laconic import gaps
-from laconic.sign_vote import Ramp, SignVote
+from laconic.sign_vote import WARM_UP, Ramp, SignVote
 from laconic.technique import Bucket, Reading
 
 BUCKET = Bucket(("a", "b", "c"), (500, 1, 1499), torch.float32)
@@ -41,14 +44,14 @@ def test_one_worker_alone_is_sparse_sign_sgd():
 
 @given(
     st.lists(st.sampled_from([0.0, -0.0, 0.5, -0.5, 1.0, 2.0]), min_size=1, max_size=60),
-    st.floats(0.001, 1.0),
+    st.integers(1, 1000),
 )
-def test_as_many_speak_as_density_says_and_of_equals_the_first(values, density):
+def test_as_many_speak_as_density_says_and_of_equals_the_first(values, thousandths):
     gradient = torch.tensor(values)
     bucket = Bucket(("w",), (len(values),), torch.float32)
-    result = Group(SignVote(density), 1).reduce(bucket, [gradient])
+    result = Group(SignVote(thousandths / 1000), 1).reduce(bucket, [gradient])
     order = sorted(range(len(values)), key=lambda place: (-abs(values[place]), place))
-    keep = max(1, -int(-density * len(values) // 1))
+    keep = -(-thousandths * len(values) // 1000)
     spoken = torch.zeros(len(values))
     spoken[order[:keep]] = gradient.sign()[order[:keep]]
     assert torch.equal(result, spoken)
@@ -157,6 +160,8 @@ def test_readings_count_what_happened():
     assert readings["voters"] == Reading(6, 3)
     assert readings["ties"] == Reading(1, 3)
     assert readings["nonzero"] == Reading(2, 6)
+    assert readings["votes"] == Reading(6, 6)
+    assert readings["bits down"].of == 6
 
 
 @pytest.mark.parametrize(
@@ -211,12 +216,20 @@ def test_auto_wants_three_voters_a_coordinate(workers, density):
         ({"scope": "layer"}, "scope is 'layer'; use 'tensor' or 'bucket'"),
         ({"ties": "up"}, "ties is 'up'; use 'zero' or 'random'"),
         ({"weighting": "fair"}, "weighting is 'fair'; use 'equal' or 'agreement'"),
+        ({"density": None}, "density is None; use a number"),
+        ({"density": True}, "density is True; use a number"),
+        ({"memory": "1"}, "memory is '1'; use a number"),
         ({"seed": 2**63}, "seed is 9223372036854775808; use an integer of 64 bits"),
     ],
 )
 def test_bad_options_get_one_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         SignVote(**options)
+
+
+def test_a_function_that_gives_no_density_is_refused_when_attached():
+    with pytest.raises(ValueError, match=r"density is 5\.0"):
+        SignVote(lambda step: 5.0).settled(4)
 
 
 def test_so_many_workers_or_coordinates_are_refused():
@@ -233,26 +246,46 @@ def _noisy(workers, truth, seed, liars=()):
     return list(gradients)
 
 
+def _right(group, steps, truth, liars=()):
+    """The share of coordinates that are right after so many steps."""
+    for step in range(steps):
+        result = group.reduce(BUCKET, _noisy(group.workers, truth, step, liars))
+    return float((result == truth).float().mean())
+
+
 def test_workers_who_lie_lose_their_say_and_then_help():
     truth = _gradients(1)[0].sign()
-    right = {}
-    for weighting in ("equal", "agreement"):
-        group = Group(SignVote(0.5, memory=0, weighting=weighting), 7)
-        for step in range(20):
-            result = group.reduce(BUCKET, _noisy(7, truth, step, liars=(1, 4)))
-        right[weighting] = float((result == truth).float().mean())
+    group = Group(SignVote(0.5, memory=0, weighting="agreement"), 7)
+    equal = _right(group, WARM_UP, truth, liars=(1, 4))
     agreement = group.states[0].tallies["agreement"].old
     against = agreement[:, 1] / agreement[:, 0]
     assert against[[1, 4]].min() > 0.5 > against[[0, 2, 3, 5, 6]].max()
-    assert right["agreement"] > right["equal"] + 0.05
+    assert _right(group, 20, truth, liars=(1, 4)) > equal + 0.05
 
 
-def test_before_anything_is_known_all_votes_weigh_the_same():
-    gradients = _gradients(3)
-    equal, agreement = (
-        Group(SignVote(0.3, weighting=w), 3).reduce(BUCKET, gradients) for w in ("equal", "agreement")
-    )
-    assert torch.equal(equal, agreement)
+@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("bad", [1, 2, 5])
+def test_workers_who_once_disagreed_are_heard_again(workers, bad):
+    """All weights turned around would agree as well, and make the run climb forever."""
+    truth = _gradients(1)[0].sign()
+    group = Group(SignVote(0.5, memory=0, weighting="agreement"), workers)
+    group.step = WARM_UP
+    for step in range(bad):
+        gradients = _noisy(workers, truth, step)
+        group.reduce(BUCKET, [(-1) ** k * 9 * truth + g for k, g in enumerate(gradients)])
+    equal = Group(SignVote(0.5, memory=0), workers)
+    assert _right(group, 60, truth) > _right(equal, 60, truth) - 0.1
+
+
+def test_all_votes_weigh_the_same_until_agreement_is_known():
+    truth = _gradients(1)[0].sign()
+    groups = [Group(SignVote(0.5, memory=0, weighting=w), 5) for w in ("equal", "agreement")]
+    for step in range(WARM_UP):
+        gradients = _noisy(5, truth, step, liars=(2,))
+        equal, weighted = (group.reduce(BUCKET, gradients) for group in groups)
+        assert torch.equal(equal, weighted)
+    equal, weighted = (group.reduce(BUCKET, gradients) for group in groups)
+    assert not torch.equal(equal, weighted)
 
 
 def test_a_bad_step_teaches_nothing_about_agreement():
@@ -291,3 +324,56 @@ def _with_a_function():
 
 def test_workers_agree_on_a_function():
     assert run(2, _with_a_function) == [0.1, 0.1]
+
+
+def test_a_worker_without_a_gradient_says_nothing_and_keeps_what_is_unsaid():
+    """As one that has joined those who are done: its memory must not vote for it."""
+    group, gradients = Group(SignVote(0.1), 2), _gradients(2)
+    group.reduce(BUCKET, gradients)
+    kept = _memory(group, 1).clone()
+    silent = group.reduce(BUCKET, [gradients[0], torch.zeros(BUCKET.numel)])
+    assert torch.equal(_memory(group, 1), kept)
+    assert kept.any()
+    assert int(silent.abs().sum()) == 50 + 1 + 150  # the other decides alone
+
+
+@pytest.mark.parametrize("ties", ["zero", "random"])
+def test_empty_tensors_are_served(ties):
+    bucket = Bucket(("a", "b", "c"), (5, 0, 5), torch.float32)
+    gradients = _gradients(2, bucket)
+    result = Group(SignVote(1.0, ties=ties), 2).reduce(bucket, gradients)
+    assert result[torch.stack(gradients).sign().sum(0) != 0].abs().min() == 1
+
+
+@pytest.mark.parametrize("density", [0.1, 0.01, 0.001])
+def test_all_messages_together_are_within_3_percent_of_their_entropy_and_a_header_each(density):
+    bucket = Bucket(("w",), (200_000,), torch.float32)
+    messages = []
+    Group(SignVote(density), 4).reduce(
+        bucket, _gradients(4, bucket), damage=lambda m: messages.extend(m) or m
+    )
+    bits = -density * math.log2(density) - (1 - density) * math.log2(1 - density) + density
+    for mine in messages:
+        assert sum(map(len, mine)) <= 1.03 * bits * 200_000 / 8 + 4 * (
+            gaps.HEADER + 2
+        )  # parts begin with a new byte
+
+
+def _resumed_tallies(directory):
+    path = f"{directory}/{dist.get_rank()}"
+    attachment = laconic.attach(model := parallel(), SignVote(0.5, weighting="agreement"))
+    train(model, range(3))
+    torch.save(attachment.state_dict(), path)
+    attachment.detach()
+    attachment = laconic.attach(model, SignVote(0.5, weighting="agreement"))
+    before = attachment.state_dict()["tallies"]["agreement"]
+    state = torch.load(path, weights_only=True)
+    attachment.load_state_dict(state)
+    return before, state["tallies"]["agreement"], attachment.state_dict()["tallies"]["agreement"]
+
+
+def test_agreement_is_saved_and_loaded(tmp_path):
+    for fresh, saved, loaded in run(3, _resumed_tallies, str(tmp_path)):
+        assert not fresh.any()
+        assert saved.any()
+        assert torch.equal(saved, loaded)

@@ -196,6 +196,7 @@ class Ballot {
  public:
   Fault open(Message message, size_t numel) {
     if (message.size < kHeader) return Fault::cut_short;
+    if (message.size > room_for(numel)) return Fault::longer;  // so that no sum of gaps overflows, either
     form_ = message.bytes[0] / kFormStep;
     b_ = message.bytes[0] % kFormStep;
     uint32_t count;

@@ -207,18 +207,16 @@ int64_t sign_select(const Array& grad, const Optional& old, double memory, const
   return chosen.kernels->sign_select(gradient, remembered, float(memory), parts, rest, votes.data());
 }
 
-size_t room_for(size_t numel) { return kHeader + (numel + 4) / 5; }
-
 void sign_pack(const Of<const int32_t>& votes, size_t numel, size_t width, const Of<uint8_t>& messages,
                const Of<int64_t>& sizes) {
   require(messages.ndim() == 2 && messages.shape(1) >= room_for(width) && sizes.size() == messages.shape(0),
           "there is a row for every shard's message, and a size");
   require(numel < kLargest && width < kLargest && messages.shape(0) * width >= numel, "shards cover all coordinates");
+  nb::gil_scoped_release unlocked;
   for (size_t j = 0; j < votes.size(); ++j)
     require(votes.data()[j] >= 0 && size_t(votes.data()[j]) < 2 * numel &&
                 (j == 0 || votes.data()[j] >> 1 > votes.data()[j - 1] >> 1),
             "votes are in order, one a coordinate");
-  nb::gil_scoped_release unlocked;
   chosen.kernels->sign_pack(votes.data(), votes.size(), numel, width, messages.shape(0), messages.data(),
                             messages.shape(1), sizes.data());
 }

@@ -122,7 +122,8 @@ template <class T> class Selection {
   bool select(const Part& part) {
     const size_t numel = size_t(part.numel), keep = size_t(part.keep), start = size_t(part.start);
     const uint32_t least = guess(start, numel, keep);
-    const bool collected = collect(start, numel, least, std::min(numel, 4 * keep + 2 * kSmall));
+    const size_t room = 4 * keep + 2 * kSmall + 32 * (numel / kSample);  // a sample's margin is of a few in kSample
+    const bool collected = collect(start, numel, least, std::min(numel, room));
     const auto each_collected = [this](auto take) {
       for (size_t i = 0; i < count_; ++i) take(size_t(places_[i]), bits_[i]);
     };

@@ -62,6 +62,9 @@ constexpr size_t kLargest = size_t(1) << 30;  // so that twice a place fits into
 constexpr size_t kMostVoters = 1023;          // so that votes and their sum fit into one
 constexpr int64_t kHeaviest = 511;
 
+// The bytes that a message takes at most.
+inline size_t room_for(size_t numel) { return kHeader + (numel + 4) / 5; }
+
 // The kernels; kernels/sign_vote.py says what each does. Old and new memory may be null.
 using SignSelect = int64_t(const Gradient& grad, const float* old, float memory, Parts parts, float* left,
                            int32_t* votes);

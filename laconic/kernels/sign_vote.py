@@ -97,16 +97,16 @@ def sign_combine(
 @op("grad")
 def sign_decode(replies: list[torch.Tensor], width: int, grad: torch.Tensor) -> None:
     """`grad` is what the replies say, `width` coordinates each, or NaN if one of them is lost."""
+    if len(replies) * width < len(grad):
+        raise ValueError("replies cover all coordinates")
+    counts = _shards(len(grad), width, len(replies))
+    ballots = [_open(reply, count, k) for k, (reply, count) in enumerate(zip(replies, counts, strict=True))]
     grad.zero_()
-    for worker, (reply, count) in enumerate(
-        zip(replies, _shards(len(grad), width, len(replies)), strict=True)
-    ):
-        ballot = _open(reply, count, worker)
-        if ballot is None:
-            grad.fill_(torch.nan)
-            return
-        places, signs = ballot
-        grad[worker * width + places] = signs.to(grad.dtype)
+    for worker, ballot in enumerate(ballots):
+        if ballot is not None:
+            grad[worker * width + ballot[0]] = ballot[1].to(grad.dtype)
+    if any(ballot is None for ballot in ballots):
+        grad.fill_(torch.nan)
 
 
 def _vote(
