@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from laconic import gaps, kernels
+from laconic import bits, gaps, kernels
 from laconic.blocks import block_pieces
 from laconic.kernels import sign_vote
 from laconic.kernels import thc as ops
@@ -107,70 +107,80 @@ def _thc(coordinates: int) -> list[Case]:
     ]
 
 
-def _sign_vote(coordinates: int) -> list[Case]:
-    """One worker of four, and the vote on all coordinates of all four workers."""
-    bucket = Bucket(("w",), (coordinates,), torch.float32)
-    chart = chart_of(bucket, SignVote().density_at(0, WORKERS), "tensor")
-    grad, old = _random(coordinates), 0.3 * _random(coordinates, seed=1)
-    votes = torch.empty(int(chart[:, 2].sum()), dtype=torch.int32)
-    new, decoded = torch.empty(coordinates), torch.empty(coordinates)
+class _Votes:
+    """One worker of four that selects and packs, and four workers' messages about all coordinates."""
 
-    def select_and_pack(select: Any, pack: Any, shards: int, *memory: Any) -> list[torch.Tensor]:
-        rows = torch.empty(shards, gaps.room(-(-coordinates // shards)), dtype=torch.uint8)
-        sizes = torch.empty(shards, dtype=torch.int64)
-        cast = select(*memory[:3], chart, memory[3], votes)
-        pack(votes[:cast], coordinates, -(-coordinates // shards), rows, sizes)
-        return [row[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+    def __init__(self, coordinates: int) -> None:
+        bucket = Bucket(("w",), (coordinates,), torch.float32)
+        self.coordinates, self.grad, self.old = (
+            coordinates,
+            _random(coordinates),
+            0.3 * _random(coordinates, seed=1),
+        )
+        self.chart = chart_of(bucket, SignVote().density_at(0, WORKERS), "tensor")
+        self.keep, self.new = int(self.chart[:, 2].sum()), torch.empty(coordinates)
+        self.weights = torch.ones(WORKERS, dtype=torch.int64)
 
-    def encode(select: Any, pack: Any) -> list[torch.Tensor]:
-        return [*select_and_pack(select, pack, WORKERS, grad, old, 1.0, new), new]
+    def encode(self, select: Any, pack: Any) -> list[torch.Tensor]:
+        votes = torch.empty(self.keep, dtype=torch.int32)
+        cast = select(self.grad, self.old, 1.0, self.chart, self.new, votes)
+        return [*self._packed(pack, votes[:cast], WORKERS), self.new]
 
-    def naive() -> object:
-        exact = grad + old
-        chosen = exact.abs().topk(len(votes)).indices
-        signs = exact[chosen] < 0
+    def naive(self) -> object:
+        """As with PyTorch alone: topk, places as int32, signs as bits."""
+        exact = self.grad + self.old
+        chosen = exact.abs().topk(self.keep).indices
+        signs = bits.pack((exact[chosen] < 0).long()[None], 1)
         exact[chosen] = 0
-        return chosen.int(), signs
+        return chosen.int(), signs, exact
 
-    messages = [
-        select_and_pack(
-            sign_vote.sign_select, sign_vote.sign_pack, 1, _random(coordinates, seed=k), None, 0.0, None
-        )[0]
-        for k in range(WORKERS)
-    ]
-    weights, reply = (
-        torch.ones(WORKERS, dtype=torch.int64),
-        torch.empty(gaps.room(coordinates), dtype=torch.uint8),
-    )
-    counts = torch.empty(4 + 2 * WORKERS, dtype=torch.int64)
+    def messages(self) -> list[torch.Tensor]:
+        votes = torch.empty(self.keep, dtype=torch.int32)
+        sent = []
+        for worker in range(WORKERS):
+            grad = _random(self.coordinates, seed=worker)
+            cast = sign_vote.sign_select(grad, None, 0.0, self.chart, None, votes)
+            sent += self._packed(sign_vote.sign_pack, votes[:cast], 1)
+        return sent
 
-    def vote(combine: Any) -> list[torch.Tensor]:
-        size = combine(messages, weights, coordinates, None, reply, counts)
+    def vote(self, combine: Any, messages: list[torch.Tensor]) -> list[torch.Tensor]:
+        reply = torch.empty(gaps.room(self.coordinates), dtype=torch.uint8)
+        counts = torch.empty(4 + 2 * WORKERS, dtype=torch.int64)
+        size = combine(messages, self.weights, self.coordinates, None, reply, counts)
         return [reply[:size], counts]
 
-    (said, _), size = vote(sign_vote.sign_combine), grad.nbytes
-    ours, theirs = (
-        (sign_vote.sign_select, sign_vote.sign_pack),
-        (
-            sign_vote.sign_select.reference,
-            sign_vote.sign_pack.reference,
-        ),
+    def _packed(self, pack: Any, votes: torch.Tensor, shards: int) -> list[torch.Tensor]:
+        width = -(-self.coordinates // shards)
+        rows = torch.empty(shards, gaps.room(width), dtype=torch.uint8)
+        sizes = torch.empty(shards, dtype=torch.int64)
+        pack(votes, self.coordinates, width, rows, sizes)
+        return [row[:size] for row, size in zip(rows, sizes.tolist(), strict=True)]
+
+
+def _sign_vote(coordinates: int) -> list[Case]:
+    work, select, pack, combine = (
+        _Votes(coordinates),
+        sign_vote.sign_select,
+        sign_vote.sign_pack,
+        sign_vote.sign_combine,
     )
+    messages, size = work.messages(), work.grad.nbytes
+    (reply, _), result = work.vote(combine, messages), torch.empty(coordinates)
     return [
         Case(
             "sign_vote select+pack",
             size,
-            functools.partial(encode, *ours),
-            functools.partial(encode, *theirs),
-            peer=("topk and naive packing", naive),
+            functools.partial(work.encode, select, pack),
+            functools.partial(work.encode, select.reference, pack.reference),
+            peer=("topk and naive packing", work.naive),
         ),
         Case(
             "sign_vote combine",
             WORKERS * size,
-            functools.partial(vote, sign_vote.sign_combine),
-            functools.partial(vote, sign_vote.sign_combine.reference),
+            functools.partial(work.vote, combine, messages),
+            functools.partial(work.vote, combine.reference, messages),
         ),
-        _case("sign_vote decode", size, sign_vote.sign_decode, [[said.clone()], coordinates], [decoded]),
+        _case("sign_vote decode", size, sign_vote.sign_decode, [[reply], coordinates], [result]),
     ]
 
 
