@@ -7,7 +7,7 @@ from toys import flat, loss, network, parallel, train
 from workers import run
 
 import laconic
-from laconic import THC, Dense
+from laconic import THC, Dense, SignVote
 from laconic.technique import Surveyor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -53,6 +53,26 @@ def test_a_device_trains_like_plain_ddp(technique, group, workers):
         assert set(stats.seconds) == PHASES | ({"agree"} if isinstance(technique, Surveyor) else set())
         assert all(seconds > 0 for seconds in stats.seconds.values())
         assert all(value.is_cuda for values in memory.values() for value in values.values())
+
+
+def _voted(group):
+    torch.cuda.set_device(0)
+    if group == "nccl":
+        dist.destroy_process_group()
+        dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29583", rank=0, world_size=1)
+    model = parallel(_OnDevice())
+    attachment = laconic.attach(model, SignVote(0.1, weighting="agreement", ties="random"))
+    losses = train(model, range(40), optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    return losses, flat(model).cpu(), attachment.stats().readings
+
+
+@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("gloo", 3), ("nccl", 1)])
+def test_a_device_votes(group, workers):
+    results = run(workers, _voted, group)
+    for losses, weights, readings in results:
+        assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+        assert torch.equal(weights, results[0][1])
+        assert 0.3 < readings["bits up"] < 1.5  # small tensors: headers, and one of every bias
 
 
 def _bad_batch(technique, group):

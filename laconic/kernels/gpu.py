@@ -1,4 +1,4 @@
-"""The ops in Triton, for CUDA; one without a function here runs its PyTorch reference."""
+"""The ops in Triton, for CUDA: THC's, and by name SignVote's; one without a function here runs its reference."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ import triton
 from torch.utils.weak import WeakIdKeyDictionary
 
 from laconic.kernels import thc, thc_combine_gpu, thc_gpu
+from laconic.kernels.sign_vote_launch import sign_combine, sign_decode, sign_pack, sign_select
+
+__all__ = [
+    "sign_combine",
+    "sign_decode",
+    "sign_pack",
+    "sign_select",
+    "thc_combine",
+    "thc_decode",
+    "thc_encode",
+    "thc_norms",
+]
 
 REGISTERS = 1 << 16
 """Of a multiprocessor, for all its threads."""
