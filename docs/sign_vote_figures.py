@@ -23,6 +23,7 @@ def rates(runs: list[Run]) -> charts.Spec:
     values.sort(key=lambda value: value["technique"])
     x = {"field": "lr", "type": "quantitative", "scale": {"type": "log"}, "title": "learning rate"}
     axis = {"grid": True, **charts.TITLE_ON_TOP}
+    axis_x = {"format": "~g", "values": sorted({value["lr"] for value in values}), "grid": True}
     y = {
         "field": "accuracy",
         "type": "quantitative",
@@ -37,7 +38,7 @@ def rates(runs: list[Run]) -> charts.Spec:
         "width": 520,
         "height": 260,
         "mark": {"type": "line", "point": {"size": 55}, "strokeWidth": 1.5},
-        "encoding": {"x": {**x, "axis": {"format": "~g", "tickCount": 4}}, "y": y, "color": _color(values)},
+        "encoding": {"x": {**x, "axis": axis_x}, "y": y, "color": _color(values)},
     }
 
 

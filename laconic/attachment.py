@@ -57,7 +57,7 @@ class Attachment:
         self._exchange.listeners.append(listener)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs to go on exactly; save it on every worker, as residuals are its own."""
+        """All that a resumed run needs to go on; save it on every worker, as what it remembers is its own."""
         return {
             "technique": type(self.technique).__name__,
             "step": self._exchange.step,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -171,13 +171,14 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 def _option(kind: type[Any], text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != "place"}
-    if name not in fields:
-        raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, fields)}")
-    return name, _value(value, fields[name])
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "place"}
+    if name not in defaults:
+        raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, defaults)}")
+    hint = get_type_hints(kind)[name]
+    return name, _value(name, value, defaults[name], takes_words=hint is str or str in get_args(hint))
 
 
-def _value(text: str, field: dataclasses.Field[Any]) -> object:
+def _value(name: str, text: str, default: object, takes_words: bool) -> object:
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -186,6 +187,6 @@ def _value(text: str, field: dataclasses.Field[Any]) -> object:
             return number(text)
         except ValueError:
             pass
-    if "str" not in str(field.type):
-        raise ValueError(f"option {field.name} takes a value like {field.default}, not {text!r}")
+    if not takes_words:
+        raise ValueError(f"option {name} takes a value like {default}, not {text!r}")
     return text

@@ -2,7 +2,8 @@
 
 Programs have chunks of a message's bytes. The one of gap j stands in the unary part where j ones are before it, and
 so many zeros as all gaps' high parts so far; so ones and low parts are added up (`weigh`, `scan`), and every one
-knows its place (`speak`, and `rest` where places are of those that do not speak). Then a sum decides (`decide`, `elect`).
+knows its place (`speak`, and `rest` where places are of those that do not speak). Then sums decide (`decide`,
+`elect`).
 
 What the table has in a line, and `_message` reads:
 
