@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from laconic.attachment import Attachment
     from laconic.technique import Technique
 
-    Family = Literal["plain", "peer", "laconic"]
+Family = Literal["plain", "peer", "laconic"]
 
 
 class Contestant(Protocol):
