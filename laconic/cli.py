@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from laconic.train import Settings
 
-ROWS = "ddp fp16 powersgd:rank=2 dense:dtype=bf16 thc sign_vote:density=0.1@lr=0.001,momentum=0"
+ROWS = "ddp fp16 powersgd:rank=2 dense:dtype=bf16 thc sign_vote:density=0.1@lr=0.003,momentum=0"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
