@@ -39,8 +39,6 @@ MAJORITY = 3
 """Voters a coordinate, from which on a vote is more than one worker's word."""
 FADES = 0.99
 """What is left of past agreement after a step."""
-GLANCE = 4096
-"""Coordinates that are looked at first, to see that a gradient is not zero."""
 WARM_UP = 50
 """Steps in which all votes weigh the same, while agreement is counted."""
 PRIOR = (1000.0, 250.0)
@@ -125,12 +123,7 @@ class SignVote:
         chart = chart_of(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
         unsaid = turn.memory["unsaid"] if self.memory else Nothing()
         votes = grad.new_empty(int(chart[:, 2].sum()), dtype=torch.int32)
-        if _is_silent(grad):
-            cast = 0
-            if unsaid.new is not None:
-                unsaid.new.copy_(unsaid.old)
-        else:
-            cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
+        cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
         if cast < 0:
             return [gaps.lost(grad.device)] * piece.shards
         rows = grad.new_empty(piece.shards, gaps.room(piece.width), dtype=torch.uint8)
@@ -211,11 +204,6 @@ def chart_of(bucket: Bucket, density: float, scope: str) -> torch.Tensor:
 def _keep(density: float, numel: int) -> int:
     """At least one, at most all; 0.07 of 100 are 7, though their product is a little more."""
     return min(numel, max(1, math.ceil(round(density * numel, 6))))
-
-
-def _is_silent(grad: torch.Tensor) -> bool:
-    """Whether this worker has no gradient: it has joined those who are done, and its memory must not vote for it."""
-    return not (bool(grad[:GLANCE].any()) or bool(grad.any()))
 
 
 def _shard_numel(turn: Turn) -> int:

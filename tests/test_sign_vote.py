@@ -326,17 +326,6 @@ def test_workers_agree_on_a_function():
     assert run(2, _with_a_function) == [0.1, 0.1]
 
 
-def test_a_worker_without_a_gradient_says_nothing_and_keeps_what_is_unsaid():
-    """As one that has joined those who are done: its memory must not vote for it."""
-    group, gradients = Group(SignVote(0.1), 2), _gradients(2)
-    group.reduce(BUCKET, gradients)
-    kept = _memory(group, 1).clone()
-    silent = group.reduce(BUCKET, [gradients[0], torch.zeros(BUCKET.numel)])
-    assert torch.equal(_memory(group, 1), kept)
-    assert kept.any()
-    assert int(silent.abs().sum()) == 50 + 1 + 150  # the other decides alone
-
-
 @pytest.mark.parametrize("ties", ["zero", "random"])
 def test_empty_tensors_are_served(ties):
     bucket = Bucket(("a", "b", "c"), (5, 0, 5), torch.float32)
