@@ -124,7 +124,7 @@ def load(name: str, *, data: Path | None = None, size: str = "default") -> Task:
 
 
 def _digits(size: str) -> Task:
-    steps, lr = (300, 0.1) if size == "default" else (60, 0.05)
+    steps, lr = (300, 0.1) if size == "default" else (60, 0.2)
     defaults = Defaults(steps, batch=32, lr=lr, momentum=0.9, optimizer="sgd", eval_every=steps // 15)
     build = partial(_perceptron, *_PERCEPTRONS[size])
     return Task("digits", "accuracy", defaults, *datasets.digits(), build=build)
