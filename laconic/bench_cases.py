@@ -112,11 +112,8 @@ class _Votes:
 
     def __init__(self, coordinates: int) -> None:
         bucket = Bucket(("w",), (coordinates,), torch.float32)
-        self.coordinates, self.grad, self.old = (
-            coordinates,
-            _random(coordinates),
-            0.3 * _random(coordinates, seed=1),
-        )
+        self.coordinates, self.grad = coordinates, _random(coordinates)
+        self.old = 0.3 * _random(coordinates, seed=1)
         self.chart = chart_of(bucket, SignVote().density_at(0, WORKERS), "tensor")
         self.keep, self.new = int(self.chart[:, 2].sum()), torch.empty(coordinates)
         self.weights = torch.ones(WORKERS, dtype=torch.int64)
@@ -158,12 +155,8 @@ class _Votes:
 
 
 def _sign_vote(coordinates: int) -> list[Case]:
-    work, select, pack, combine = (
-        _Votes(coordinates),
-        sign_vote.sign_select,
-        sign_vote.sign_pack,
-        sign_vote.sign_combine,
-    )
+    select, pack, combine = sign_vote.sign_select, sign_vote.sign_pack, sign_vote.sign_combine
+    work = _Votes(coordinates)
     messages, size = work.messages(), work.grad.nbytes
     (reply, _), result = work.vote(combine, messages), torch.empty(coordinates)
     return [

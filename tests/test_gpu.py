@@ -4,37 +4,20 @@ The interpreter is chosen before Triton is loaded, so these tests have a process
 device.
 """
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
+from interpreted import DEVICE, INTERPRETED, MARKS, interpret, on_a_device, without_a_device
 from thc_work import Work, check, reference
 
 from laconic.thc import THC
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
-
-pytestmark = [
-    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy, of infinities
-]
-on_a_device = pytest.mark.skipif(
-    DEVICE.type == "cpu" and not INTERPRETED, reason="runs in the interpreter's process"
-)
+pytestmark = MARKS
 
 
-@pytest.mark.skipif(DEVICE.type == "cuda" or INTERPRETED, reason="the device runs the kernels themselves")
+@without_a_device
 @pytest.mark.timeout(450)
 def test_the_interpreter_gives_the_references_bits():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=400
-    )
-    assert done.returncode == 0, done.stdout
+    interpret(__file__)
 
 
 def _kernel(name):

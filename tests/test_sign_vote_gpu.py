@@ -4,20 +4,15 @@ In the interpreter programs are made small, so that small work has many of them;
 """
 
 import math
-import os
 import random
-import subprocess
-import sys
-from importlib.util import find_spec
 
 import pytest
 import torch
+from interpreted import DEVICE, INTERPRETED, MARKS, interpret, on_a_device, without_a_device
 
 from laconic import gaps, rng
 from laconic.kernels import sign_vote as ops
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu")
 MORE = 1 if INTERPRETED else 64
 SMALL = {
     "TILE": 64,
@@ -30,23 +25,13 @@ SMALL = {
     "SCAN": 8,
 }
 
-pytestmark = [
-    pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # the interpreter's NumPy, of infinities
-]
-on_a_device = pytest.mark.skipif(
-    DEVICE.type == "cpu" and not INTERPRETED, reason="runs in the interpreter's process"
-)
+pytestmark = MARKS
 
 
-@pytest.mark.skipif(DEVICE.type == "cuda" or INTERPRETED, reason="the device runs the kernels themselves")
+@without_a_device
 @pytest.mark.timeout(450)
 def test_the_interpreter_gives_the_references_bits():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=400
-    )
-    assert done.returncode == 0, done.stdout
+    interpret(__file__)
 
 
 @pytest.fixture
