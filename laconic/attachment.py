@@ -6,6 +6,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from laconic.state import State
 from laconic.technique import Bucket
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Attachment:
             raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
-        self._check_sizes(state["memory"])
+        if self._sizes is not None:
+            taken = State.of(self.technique, state["worker"], state["workers"])
+            taken.check(state["memory"], self._sizes)
         self._exchange.step = state["step"]
         seat = (self._exchange.worker, self._exchange.workers)
         if (state["worker"], state["workers"]) == seat:
@@ -94,13 +97,3 @@ class Attachment:
         if self._close.alive:
             self._detached()
             self._close()
-
-    def _check_sizes(self, memory: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        if self._sizes is None:
-            return
-        for name, value in (item for values in memory.values() for item in values.items()):
-            if self._sizes.get(name) != value.numel():
-                raise ValueError(
-                    f"this checkpoint has {value.numel()} values for {name}, but the model has "
-                    f"{self._sizes.get(name, 'no such parameter')}; load one of the same model"
-                )

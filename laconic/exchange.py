@@ -22,7 +22,7 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Memory, Messages, Piece, Reading, Surveyor, Tallier, Technique, Turn
+from laconic.technique import Bucket, Messages, Reading, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -66,8 +66,7 @@ class Exchange:
     ) -> None:
         self.worker, self.workers = dist.get_rank(group), dist.get_world_size(group)
         self.step = 0
-        tallies = technique.tallies(self.workers) if isinstance(technique, Tallier) else {}
-        self.state = State(technique.remembers, tallies)
+        self.state = State.of(technique, self.worker, self.workers)
         self.listeners: list[Callable[[int, Stats], None]] = []
         self._technique = technique
         self._device = device
@@ -89,10 +88,10 @@ class Exchange:
 
         Buckets come in order, the same on all workers; `last` says that the step has no more.
         """
-        memory = self.state.memory(bucket, self._device)
+        memory = self.state.memory(bucket, self._device, self._carrier)
         step = self._current = self._current or _Step(self.step)
         turns = [
-            Turn(piece, step.number, self.worker, _part(memory, piece), tallies=self.state.tallies)
+            Turn(piece, step.number, self.worker, self.state.part(memory, piece), tallies=self.state.tallies)
             for piece in self._pieces(bucket)
         ]
         journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
@@ -210,11 +209,6 @@ def _stay() -> Generator[Transfer, None, None]:
 
 def _future(device: torch.device) -> torch.futures.Future[torch.Tensor]:
     return torch.futures.Future(devices=[device] if device.type == "cuda" else [])
-
-
-def _part(memory: dict[str, Memory], piece: Piece) -> dict[str, Memory]:
-    span = slice(piece.start, piece.stop)
-    return {kind: Memory(old[span], new[span]) for kind, (old, new) in memory.items()}
 
 
 def _move(messages: Messages, device: torch.device) -> Messages:

@@ -1,7 +1,8 @@
 """What a technique remembers between steps, keyed by parameter name.
 
 DDP rebuilds its buckets after the first step and a resumed job may bucket differently, so a bucket's flat
-tensors are only a home for its parameters' values; a parameter that turns up in another bucket moves there.
+tensors are only a home for its parameters' values; a parameter that turns up in another bucket moves there. Most
+memory has one value a coordinate; of what an aggregator keeps, the technique says how many values a parameter has.
 
 Every flat tensor exists twice: a step reads the committed one and writes the other. `commit` swaps them, so a
 step with a non-finite result leaves no trace: it is simply not committed. Tallies are small, belong to the worker as
@@ -15,40 +16,64 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.technique import Memory
+from laconic.technique import Keeper, Memory, Tallier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from laconic.technique import Bucket, Tally
+    from laconic.technique import Bucket, Count, Piece, Tally, Technique
 
 Values = dict[str, dict[str, torch.Tensor]]
 """Kind of memory, then parameter name, then its values as a flat tensor."""
 
 
 class State:
-    """The memory of one attachment, of the given kinds, and its tallies."""
+    """The memory of one attachment: kinds with one value a coordinate, kinds that are kept, and tallies."""
 
-    def __init__(self, kinds: Sequence[str], tallies: Mapping[str, Tally] | None = None) -> None:
-        self._kinds = tuple(kinds)
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        kept: Mapping[str, Count] | None = None,
+        tallies: Mapping[str, Tally] | None = None,
+    ) -> None:
+        self._kept = dict(kept or {})
+        self._counts = {**dict.fromkeys(kinds, _all), **self._kept}
+        assert len(self._counts) == len(kinds) + len(self._kept), "a kind is either remembered or kept"
         self._fades = {name: tally.fades for name, tally in (tallies or {}).items()}
         self.tallies = {
             name: Memory(*torch.zeros(2, *tally.shape, dtype=torch.float64))
             for name, tally in (tallies or {}).items()
         }
         self._flat: dict[Bucket, dict[str, Memory]] = {}
-        self._home: dict[str, tuple[Bucket, slice]] = {}
+        self._home: dict[str, tuple[Bucket, dict[str, slice]]] = {}
         self._loaded: Values = {}
         self._written: set[Bucket] = set()
 
-    def memory(self, bucket: Bucket, device: torch.device) -> dict[str, Memory]:
-        """The bucket's memory, to be read and written in this step."""
-        if not self._kinds:
+    @classmethod
+    def of(cls, technique: Technique, worker: int, workers: int) -> State:
+        """All that `technique` needs on one worker, at zero."""
+        kept = technique.keeps(worker, workers) if isinstance(technique, Keeper) else {}
+        tallies = technique.tallies(workers) if isinstance(technique, Tallier) else {}
+        return cls(technique.remembers, kept, tallies)
+
+    def memory(
+        self, bucket: Bucket, device: torch.device, carrier: torch.device | None = None
+    ) -> dict[str, Memory]:
+        """The bucket's memory, to be read and written in this step; what is kept lies on `carrier`, if given."""
+        if not self._counts:
             return {}
         if bucket not in self._flat:
-            self._settle(bucket, device)
+            self._settle(bucket, device, carrier or device)
         self._written.add(bucket)
         return self._flat[bucket]
+
+    def part(self, memory: Mapping[str, Memory], piece: Piece) -> dict[str, Memory]:
+        """Of the memory of a piece's bucket the piece's span, and all that is kept."""
+        span = slice(piece.start, piece.stop)
+        return {
+            kind: flat if kind in self._kept else Memory(flat.old[span], flat.new[span])
+            for kind, flat in memory.items()
+        }
 
     def commit(self) -> None:
         """What was written since the last commit holds."""
@@ -72,8 +97,14 @@ class State:
                 for name in self._names()
                 if (value := self._value(kind, name)) is not None
             }
-            for kind in self._kinds
+            for kind in self._counts
         }
+
+    def check(self, values: Mapping[str, Mapping[str, torch.Tensor]], sizes: Mapping[str, int]) -> None:
+        """`values` are of a model with parameters of these sizes, where they are of a kind that is known here."""
+        for kind, count in self._counts.items():
+            for name, value in values.get(kind, {}).items():
+                _check_size(name, value, count(name, sizes[name]) if name in sizes else None)
 
     def load(self, values: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """`values` hold from the next step on, instead of what is here."""
@@ -87,38 +118,56 @@ class State:
         for name, (old, _) in self.tallies.items():
             old.copy_(values.get(name, torch.zeros_like(old)))
 
-    def _settle(self, bucket: Bucket, device: torch.device) -> None:
-        flat = {kind: Memory(*torch.zeros(2, bucket.numel, device=device)) for kind in self._kinds}
-        spans = dict(zip(bucket.names, _spans(bucket.sizes), strict=True))
-        for kind, (name, span) in itertools.product(self._kinds, spans.items()):
-            value = self._value(kind, name)
-            if value is not None:
-                _check_size(name, value, span)
-                flat[kind].old[span] = value
-            self._loaded.get(kind, {}).pop(name, None)
-        self._flat[bucket] = flat
-        self._home.update({name: (bucket, span) for name, span in spans.items()})
+    def _settle(self, bucket: Bucket, device: torch.device, carrier: torch.device) -> None:
+        spans = {kind: _spans(bucket, count) for kind, count in self._counts.items()}
+        self._flat[bucket] = {
+            kind: self._moved(kind, by_name, carrier if kind in self._kept else device)
+            for kind, by_name in spans.items()
+        }
+        for name in bucket.names:
+            self._home[name] = (bucket, {kind: by_name[name] for kind, by_name in spans.items()})
         inhabited = {home for home, _ in self._home.values()}
         self._flat = {home: memory for home, memory in self._flat.items() if home in inhabited}
+
+    def _moved(self, kind: str, spans: Mapping[str, slice], device: torch.device) -> Memory:
+        """A bucket's memory with what its parameters had elsewhere."""
+        size = max((span.stop for span in spans.values()), default=0)
+        memory = Memory(*torch.zeros(2, size, device=device))
+        for name, span in spans.items():
+            value = self._value(kind, name)
+            if value is not None:
+                _check_size(name, value, span.stop - span.start)
+                memory.old[span] = value
+            self._loaded.get(kind, {}).pop(name, None)
+        return memory
 
     def _names(self) -> set[str]:
         return set(self._home).union(*self._loaded.values())
 
     def _value(self, kind: str, name: str) -> torch.Tensor | None:
         if name in self._home:
-            bucket, span = self._home[name]
-            return self._flat[bucket][kind].old[span]
+            bucket, spans = self._home[name]
+            return self._flat[bucket][kind].old[spans[kind]]
         return self._loaded.get(kind, {}).get(name)
 
 
-def _check_size(name: str, value: torch.Tensor, span: slice) -> None:
-    if value.numel() != span.stop - span.start:
+def _check_size(name: str, value: torch.Tensor, needed: int | None) -> None:
+    if value.numel() != needed:
+        needs = "has no such parameter" if needed is None else f"needs {needed}"
         raise ValueError(
-            f"the checkpoint has {value.numel()} values for {name}, but the model has {span.stop - span.start}; "
+            f"the checkpoint has {value.numel()} values for {name}, but the model {needs}; "
             "load one of the same model"
         )
 
 
-def _spans(sizes: Sequence[int]) -> list[slice]:
-    stops = list(itertools.accumulate(sizes))
-    return [slice(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
+def _spans(bucket: Bucket, count: Count) -> dict[str, slice]:
+    """Where each parameter's values lie in a bucket's flat tensor."""
+    sizes = [count(name, size) for name, size in zip(bucket.names, bucket.sizes, strict=True)]
+    stops = itertools.accumulate(sizes)
+    return {
+        name: slice(stop - size, stop) for name, stop, size in zip(bucket.names, stops, sizes, strict=True)
+    }
+
+
+def _all(_name: str, numel: int) -> int:
+    return numel

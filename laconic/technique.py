@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_check
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from laconic.places import Place
 
@@ -30,6 +30,9 @@ PIECE_BYTES = 1 << 19  # large enough to amortize a round trip, small enough to 
 
 Messages: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 """Bytes: rows of one tensor when all messages have one size that everybody knows, else one tensor each."""
+
+Count: TypeAlias = "Callable[[str, int], int]"
+"""How many values are kept of a parameter, from its name and number of coordinates."""
 
 
 class Capability(enum.Flag):
@@ -72,7 +75,7 @@ class Piece:
 
     @property
     def padding(self) -> int:
-        """Coordinates missing from the last shards."""
+        """Coordinates that shards are short of `width`, together."""
         return self.shards * self.width - self.numel
 
 
@@ -95,7 +98,7 @@ class Reading(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """State for one piece: read what was committed, write what shall hold if the step is taken.
+    """State for one piece: read what was committed, write all of what shall hold if the step is taken.
 
     Of a tally, which all pieces of a step share: add to what they have added.
     """
@@ -126,6 +129,7 @@ class Turn:
     step: int
     worker: int
     memory: dict[str, Memory] = field(default_factory=dict)
+    """The piece's span of what the technique remembers, and the whole bucket's of what it keeps."""
     agreed: torch.Tensor | None = None
     """What the workers agreed on, for a technique that surveys them."""
     readings: dict[str, Reading] = field(default_factory=dict)
@@ -180,6 +184,18 @@ class Tallier(Protocol):
 
     def tallies(self, workers: int) -> Mapping[str, Tally]:
         """What an aggregator keeps, by name."""
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A technique whose aggregators remember something of parameters, but not one value a coordinate."""
+
+    def keeps(self, worker: int, workers: int) -> Mapping[str, Count]:
+        """More fp32 memory, by name: how many values `worker` keeps of each parameter.
+
+        It lies where messages are combined, parameter by parameter in the bucket's order. A turn's memory is the
+        whole bucket's: the turns of a step must together write all of it.
+        """
 
 
 @runtime_checkable

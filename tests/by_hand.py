@@ -3,7 +3,7 @@
 import torch
 
 from laconic.state import State
-from laconic.technique import Memory, Surveyor, Tallier, Turn
+from laconic.technique import Surveyor, Turn
 
 CPU = torch.device("cpu")
 
@@ -13,8 +13,7 @@ class Group:
 
     def __init__(self, technique, workers):
         self.technique, self.workers, self.step = technique, workers, 0
-        tallies = technique.tallies(workers) if isinstance(technique, Tallier) else {}
-        self.states = [State(technique.remembers, tallies) for _ in range(workers)]
+        self.states = [State.of(technique, worker, workers) for worker in range(workers)]
 
     def reduce(self, bucket, gradients, damage=lambda messages: messages):
         """The result of one step; `damage` may change the messages, workers × shards, on their way."""
@@ -46,10 +45,9 @@ class Group:
         return {kind: memory.old for kind, memory in self.states[worker].memory(bucket, CPU).items()}
 
     def _turn(self, piece, bucket, worker):
-        span = slice(piece.start, piece.stop)
-        flat = self.states[worker].memory(bucket, CPU)
-        memory = {kind: Memory(old[span], new[span]) for kind, (old, new) in flat.items()}
-        return Turn(piece, self.step, worker, memory, tallies=self.states[worker].tallies)
+        state = self.states[worker]
+        memory = state.part(state.memory(bucket, CPU), piece)
+        return Turn(piece, self.step, worker, memory, tallies=state.tallies)
 
     def _joined(self, messages):
         return messages if self.technique.varies else torch.stack(messages)

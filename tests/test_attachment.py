@@ -3,11 +3,12 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from toys import network, parallel, train
+from owners import OwnerRounds
+from toys import flat, network, parallel, train
 from workers import run
 
 import laconic
-from laconic import Dense
+from laconic import Dense, slices
 
 FEEDBACK = Dense(dtype="bf16", error_feedback=True)
 
@@ -62,6 +63,53 @@ def test_a_change_of_world_size_drops_residuals_with_a_warning():
     ((warned, dropped),) = run(1, _loading, FEEDBACK, network(), state)
     assert "worker 0 of 2 and this is worker 0 of 1" in warned[0]
     assert dropped["memory"] == {"residual": {}}
+
+
+def test_what_an_aggregator_keeps_is_saved_and_loaded_by_parameter():
+    states = run(2, _state, OwnerRounds())
+    sizes = {name: parameter.numel() for name, parameter in network().named_parameters()}
+    for worker, state in enumerate(states):
+        lost, steps = state["memory"]["lost"], state["memory"]["steps"]
+        assert lost.keys() == sizes.keys()
+        assert all(len(lost[name]) == slices.owned(name, sizes[name], worker, 2) for name in sizes)
+        assert any(value.any() for value in lost.values())
+        assert set(torch.cat(list(steps.values())).tolist()) == {2}  # kept when DDP rebuilt its buckets
+    (warned, loaded), _ = run(2, _loading, OwnerRounds(), network(), states[0])
+    kept = states[0]["memory"]["lost"]
+    assert warned == []
+    assert all(torch.equal(kept[name], loaded["memory"]["lost"][name]) for name in kept)
+
+
+def test_what_another_aggregator_kept_is_dropped_with_a_warning():
+    state, _ = run(2, _state, OwnerRounds())
+    for workers in (1, 2, 3):
+        warned, dropped = run(workers, _loading, OwnerRounds(), network(), state)[-1]
+        assert "this checkpoint is of worker 0 of 2" in warned[0]
+        assert dropped["memory"] == {"lost": {}, "steps": {}}
+
+
+def test_an_aggregators_memory_of_another_model_is_refused():
+    state, _ = run(2, _state, OwnerRounds())
+    for said in run(2, _loading, OwnerRounds(), network(width=64), state):
+        assert "load one of the same model" in said
+
+
+def _interrupted(technique, interrupted):
+    """The weights after six steps; interrupted, the last three have a new model and a new attachment."""
+    model, attachment = None, None
+    for steps in (range(3), range(3, 6)) if interrupted else (range(6),):
+        state = attachment.state_dict() if attachment else None
+        model = parallel(model.module if model else None)
+        attachment = laconic.attach(model, technique)
+        if state:
+            attachment.load_state_dict(state)
+        train(model, steps)
+    return flat(model)
+
+
+def test_a_resumed_aggregator_goes_on_as_if_nothing_had_happened():
+    straight, resumed = (run(2, _interrupted, OwnerRounds(), interrupted) for interrupted in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(straight, resumed, strict=True))
 
 
 def test_a_state_dict_loads_with_weights_only(tmp_path):

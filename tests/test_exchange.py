@@ -1,5 +1,6 @@
 import torch
 import torch.distributed as dist
+from owners import OwnerRounds
 from workers import run
 
 from laconic import Dense
@@ -39,21 +40,30 @@ def test_a_bucket_becomes_the_mean_in_place():
             assert step == steps == 1
 
 
-def _memory_after(bad_bucket):
-    """Whether memory was committed by a step in which one bucket is bad on worker 1."""
-    exchange = _exchange(Dense(dtype="bf16", error_feedback=True))
+def _memory_after(bad_bucket, technique, kind):
+    """The memory of one kind after a step in which one bucket is bad on worker 1."""
+    exchange = _exchange(technique)
     grads = _grads(0)
     if bad_bucket is not None and dist.get_rank() == 1:
         grads[bad_bucket][0] = float("nan")
     for grad, bucket in zip(grads, BUCKETS, strict=True):
         exchange.reduce(grad, bucket, last=bucket is BUCKETS[-1]).wait()
-    return {name: bool(value.any()) for name, value in exchange.state.values()["residual"].items()}
+    return exchange.state.values()[kind]
 
 
 def test_a_bad_value_in_any_bucket_keeps_the_whole_step_out_of_memory():
-    assert run(2, _memory_after, None) == [{"a": True, "b": True, "c": True}] * 2
+    feedback = (Dense(dtype="bf16", error_feedback=True), "residual")
+    for good in run(2, _memory_after, None, *feedback):
+        assert [bool(good[name].any()) for name in ("a", "b", "c")] == [True] * 3
     for bad_bucket in range(len(BUCKETS)):
-        assert run(2, _memory_after, bad_bucket) == [{"a": False, "b": False, "c": False}] * 2
+        for bad in run(2, _memory_after, bad_bucket, *feedback):
+            assert [bool(bad[name].any()) for name in ("a", "b", "c")] == [False] * 3
+
+
+def test_a_bad_value_keeps_the_step_out_of_what_aggregators_keep():
+    for bad_bucket, steps in ((None, 3), (0, 0), (1, 0)):  # one slice a parameter
+        kept = run(2, _memory_after, bad_bucket, OwnerRounds(), "steps")
+        assert sum(int(value.sum()) for values in kept for value in values.values()) == steps
 
 
 def _two_at_once():
