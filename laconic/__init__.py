@@ -7,6 +7,7 @@ laconic.attach(model, laconic.Dense(dtype="bf16"))
 from laconic.attach import attach
 from laconic.attachment import Attachment
 from laconic.dense import Dense
+from laconic.gennorm import GenNorm
 from laconic.hook import Hook
 from laconic.meter import Stats
 from laconic.places import Peers
@@ -21,6 +22,7 @@ __all__ = [
     "THC",
     "Attachment",
     "Dense",
+    "GenNorm",
     "Hook",
     "JsonLines",
     "Peers",

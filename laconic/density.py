@@ -27,7 +27,6 @@ beyond u = 90 there is less than 1e-18 of the mass. With rounding, P is right to
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import math
@@ -69,31 +68,49 @@ class Shape(NamedTuple):
     @property
     def exponent(self) -> float:
         """β."""
-        return _grid_beta(self.beta)
+        return grid_beta(self.beta)
 
     @property
     def width(self) -> float:
         """α."""
-        return _power_of_two(self.alpha - ONE, ALPHAS_PER_OCTAVE)
+        return power_of_two(self.alpha - ONE, ALPHAS_PER_OCTAVE)
 
 
 def fit(mean_abs: float, mean_square: float) -> Shape:
     """The generalized normal of values with these means of |x| and x², to be summed in double precision."""
-    if not (0 <= mean_abs < math.inf and 0 <= mean_square < math.inf):
-        raise ValueError(f"the means {mean_abs} of |x| and {mean_square} of x² are of no finite values")
-    if mean_abs == 0:
-        return Shape(0, 0)
-    ratio = mean_abs * (mean_abs / mean_square) if mean_square > 0 else 1.0
-    beta = bisect.bisect_left(_ratios(), ratio)
-    ln_alpha = _log(mean_abs) + _ln_moment(_grid_beta(beta), 0) - _ln_moment(_grid_beta(beta), 1)
-    alpha = math.floor(ALPHAS_PER_OCTAVE * ln_alpha / LN2 + 0.5) + ONE
-    return Shape(beta, min(max(alpha, 0), ALPHAS - 1))
+    return Shape(*fit_all(np.array([mean_abs]), np.array([mean_square]))[0].tolist())
+
+
+def fit_all(mean_abs: Doubles, mean_square: Doubles) -> NDArray[np.int64]:
+    """The same for many, as rows of β's and α's integers."""
+    finite = np.isfinite(mean_abs) & np.isfinite(mean_square) & (mean_abs >= 0) & (mean_square >= 0)
+    if not finite.all():
+        worst = int(np.argmin(finite))
+        raise ValueError(
+            f"the means {mean_abs[worst]} of |x| and {mean_square[worst]} of x² are of no finite values"
+        )
+    some = mean_abs > 0
+    means = np.where(some, mean_abs, 1.0)
+    ratio = np.where(mean_square > 0, means * (means / np.where(mean_square > 0, mean_square, 1.0)), 1.0)
+    beta = np.searchsorted(_ratios(), ratio)
+    ln_alpha = _log(means) + _ln_widths()[beta]
+    alpha = np.clip(np.floor(ALPHAS_PER_OCTAVE * ln_alpha / LN2 + 0.5) + ONE, 0, ALPHAS - 1)
+    return np.where(some[:, None], np.stack([beta, alpha.astype(np.int64)], axis=-1), 0)
 
 
 def scale(shape: Shape, format: Format) -> float:
     """The factor from values to levels, exact in float32; at its bounds, values below 1e-36 may all become zeros."""
+    return float(scales(np.array([shape]), format)[0])
+
+
+def scales(shapes: NDArray[np.int64], format: Format) -> NDArray[np.float32]:
+    """The same for many shapes, given as rows of integers."""
+    betas, which = np.unique(shapes[:, 0], return_inverse=True)
+    spreads = np.array([spread(grid_beta(int(beta)), format) for beta in betas])[which.reshape(-1)]
+    octave, phase = np.divmod(shapes[:, 1] - ONE, ALPHAS_PER_OCTAVE)
+    widths = np.ldexp(_phases()[phase], octave.astype(np.int32))
     widest = math.ldexp(1.0, MOST_OCTAVES)
-    return float(np.float32(min(max(spread(shape.exponent, format) / shape.width, 1 / widest), widest)))
+    return np.clip(spreads / widths, 1 / widest, widest).astype(np.float32)
 
 
 def weights(shape: Shape, format: Format) -> tuple[int, ...]:
@@ -167,18 +184,32 @@ def mass_within(distances: Doubles, beta: float, moment: int = 0) -> Doubles:
 
 
 @functools.cache
-def _ratios() -> tuple[float, ...]:
+def _ratios() -> Doubles:
     """ρ halfway between the grid's β, on the logarithmic scale."""
-    halves = (_grid_beta(index + 0.5) for index in range(BETAS - 1))
-    return tuple(_exp(2 * _ln_moment(b, 1) - _ln_moment(b, 0) - _ln_moment(b, 2)) for b in halves)
+    halves = (grid_beta(index + 0.5) for index in range(BETAS - 1))
+    return np.array([_exp(2 * _ln_moment(b, 1) - _ln_moment(b, 0) - _ln_moment(b, 2)) for b in halves])
 
 
-def _grid_beta(index: float) -> float:
-    return LARGEST_BETA * _power_of_two(index - (BETAS - 1), BETAS_PER_OCTAVE)
+@functools.cache
+def _ln_widths() -> Doubles:
+    """For every β the logarithm of α where E|x| is 1."""
+    betas = (grid_beta(index) for index in range(BETAS))
+    return np.array([_ln_moment(beta, 0) - _ln_moment(beta, 1) for beta in betas])
+
+
+@functools.cache
+def _phases() -> Doubles:
+    """The α within an octave from 1 on."""
+    return np.array([power_of_two(phase, ALPHAS_PER_OCTAVE) for phase in range(ALPHAS_PER_OCTAVE)])
+
+
+def grid_beta(index: float) -> float:
+    """The β of an index."""
+    return LARGEST_BETA * power_of_two(index - (BETAS - 1), BETAS_PER_OCTAVE)
 
 
 @functools.lru_cache(maxsize=4096)
-def _power_of_two(steps: float, per_octave: int) -> float:
+def power_of_two(steps: float, per_octave: int) -> float:
     """2^(steps/per_octave), exact for whole octaves."""
     octave, phase = divmod(steps, per_octave)
     return math.ldexp(_exp(phase / per_octave * LN2), int(octave))

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from laconic import gaps, rng
+from laconic import checks, gaps, rng
 from laconic.kernels import sign_vote as kernels
 from laconic.places import Peers, Place
 from laconic.technique import Bucket, Capability, Messages, Nothing, Piece, Reading, Tally, Turn
@@ -78,13 +78,12 @@ class SignVote:
             )
         if not isinstance(self.density, str) and not callable(self.density):
             _check_density(self.density)
-        if not 0 <= _number("memory", self.memory) <= 1:
+        if not 0 <= checks.number("memory", self.memory) <= 1:
             raise ValueError(f"memory is {self.memory}; use 0, which forgets, to 1, which keeps everything")
-        _check_choice("scope", self.scope, "tensor", "bucket")
-        _check_choice("ties", self.ties, "zero", "random")
-        _check_choice("weighting", self.weighting, "equal", "agreement")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not -(2**63) <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed!r}; use an integer of 64 bits")
+        checks.choice("scope", self.scope, "tensor", "bucket")
+        checks.choice("ties", self.ties, "zero", "random")
+        checks.choice("weighting", self.weighting, "equal", "agreement")
+        checks.seed(self.seed)
 
     @property
     def remembers(self) -> tuple[str, ...]:
@@ -166,7 +165,7 @@ class Ramp:
     def __post_init__(self) -> None:
         _check_density(self.first)
         _check_density(self.last)
-        if not _number("steps", self.steps) >= 1:
+        if not checks.number("steps", self.steps) >= 1:
             raise ValueError(f"steps is {self.steps}; use at least 1")
 
     def __call__(self, step: int) -> float:
@@ -175,20 +174,9 @@ class Ramp:
 
 
 def _check_density(density: float) -> float:
-    if not 0 < _number("density", density) <= 1:
+    if not 0 < checks.number("density", density) <= 1:
         raise ValueError(f"density is {density}; use a share above 0, up to 1")
     return float(density)
-
-
-def _number(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}; use a number")
-    return value
-
-
-def _check_choice(name: str, value: str, *known: str) -> None:
-    if value not in known:
-        raise ValueError(f"{name} is {value!r}; use {' or '.join(repr(choice) for choice in known)}")
 
 
 @functools.lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from laconic.attach import attach
 from laconic.dense import Dense
+from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
 from laconic.thc import THC
 
@@ -129,7 +130,7 @@ class Attached:
         return attach(model, self.technique)
 
 
-TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "sign_vote": SignVote, "thc": THC}
+TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "gennorm": GenNorm, "sign_vote": SignVote, "thc": THC}
 PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
 
 

@@ -11,6 +11,7 @@ from toys import flat, grads, loss, parallel, train
 from workers import run
 
 import laconic
+from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
 from laconic.technique import Bucket, Keeper
 from laconic.thc import THC
@@ -59,6 +60,10 @@ ROWS = [
     Row(SignVote(0.1, weighting="agreement"), majority),
     Row(SignVote(1.0, memory=0), vote),
     Row(SignVote(0.4, ties="random"), majority),
+    # the levels next to each other are a third apart at most, and all but 2 % of the energy is not below the first
+    Row(GenNorm(), near_mean(0.5)),
+    Row(GenNorm("e5m2", coder="rans", refit=3), near_mean(0.25)),  # two roundings by an eighth at most
+    Row(GenNorm("e4m3", memory=0, scale=4.0), near_mean(0.15)),
 ]
 every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
 

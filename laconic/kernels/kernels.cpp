@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "coding_kernels.h"
 #include "floats.h"
+#include "gennorm_kernels.h"
 #include "sign_vote_kernels.h"
 #include "thc_kernels.h"
 
@@ -61,7 +63,8 @@ bool all_finite(const void* values, size_t count, Format format) {
 
 }  // namespace
 
-const Kernels kernels = {average,    all_finite,  thc_norms, thc_encode,   thc_combine,
-                         thc_decode, sign_select, sign_pack, sign_combine, sign_decode};
+const Kernels kernels = {average,     all_finite, thc_norms,    thc_encode,  thc_combine, thc_decode,
+                         sign_select, sign_pack,  sign_combine, sign_decode, seal,        unseal,
+                         checksum,    gennorm_moments, gennorm_quantize, gennorm_average};
 
 }}  // namespace laconic::LACONIC_ISA

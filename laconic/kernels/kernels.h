@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "coding.h"
+#include "gennorm.h"
 #include "sign_vote.h"
 #include "thc.h"
 
@@ -21,6 +23,12 @@ struct Kernels {
   SignPack* sign_pack;
   SignCombine* sign_combine;
   SignDecode* sign_decode;
+  Seal* seal;
+  Unseal* unseal;
+  Checksum* checksum;
+  GennormMoments* gennorm_moments;
+  GennormQuantize* gennorm_quantize;
+  GennormAverage* gennorm_average;
 };
 
 namespace portable { extern const Kernels kernels; }

@@ -1,29 +1,13 @@
 // Python's door to the C++ kernels: checks what comes in, releases the GIL, calls the chosen instruction set.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <cstdlib>
 #include <cstring>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "kernels.h"
+#include "arrays.h"
 
 namespace nb = nanobind;
 using namespace laconic;
 
 namespace {
-
-using Array = nb::ndarray<nb::c_contig, nb::device::cpu>;
-
-struct InstructionSet {
-  std::string name;
-  const Kernels* kernels;
-};
 
 // Fastest first; the last one runs everywhere.
 std::vector<InstructionSet> available() {
@@ -42,7 +26,11 @@ std::vector<InstructionSet> available() {
   return sets;
 }
 
-InstructionSet chosen = available().front();
+}  // namespace
+
+InstructionSet laconic::chosen = available().front();
+
+namespace {
 
 void choose(const std::string& name) {
   for (const auto& set : available())
@@ -51,14 +39,6 @@ void choose(const std::string& name) {
       return;
     }
   throw nb::value_error(("this machine has no instruction set called " + name).c_str());
-}
-
-Format format_of(const Array& array) {
-  const nb::dlpack::dtype type = array.dtype();
-  if (type == nb::dtype<float>()) return Format::fp32;
-  if (type.bits == 16 && type.code == uint8_t(nb::dlpack::dtype_code::Bfloat)) return Format::bf16;
-  if (type.bits == 16 && type.code == uint8_t(nb::dlpack::dtype_code::Float)) return Format::fp16;
-  throw nb::type_error("expected float32, bfloat16 or float16");
 }
 
 void average(const Array& messages, const Array& out) {
@@ -75,15 +55,6 @@ bool all_finite(const Array& values) {
   nb::gil_scoped_release unlocked;
   return chosen.kernels->all_finite(values.data(), values.size(), format);
 }
-
-template <class T> using Of = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
-using Optional = std::optional<Of<float>>;
-
-void require(bool holds, const char* sentence) {
-  if (!holds) throw nb::value_error(sentence);
-}
-
-Gradient gradient_of(const Array& grad) { return {grad.data(), format_of(grad)}; }
 
 // The chart, with every block inside `values` coordinates and `room` coordinates of message space.
 Chart chart_of(const Of<const int64_t>& chart, size_t values, size_t room) {
@@ -107,11 +78,6 @@ Grid grid_of(const Of<const int64_t>& table, int bits, int granularity, double t
   for (size_t code = 0; code < table.size(); ++code)
     require(table.data()[code] >= 0 && table.data()[code] <= granularity, "a table's entries lie on its grid");
   return {table.data(), bits, granularity, threshold};
-}
-
-const float* residual_of(const Optional& residual, const Array& grad) {
-  require(!residual || residual->size() == grad.size(), "a residual has as many values as its gradient");
-  return residual ? residual->data() : nullptr;
 }
 
 void thc_norms(const Array& grad, const Optional& residual, const Of<const int64_t>& chart, const Of<float>& norms) {
@@ -221,8 +187,6 @@ void sign_pack(const Of<const int32_t>& votes, size_t numel, size_t width, const
                             messages.shape(1), sizes.data());
 }
 
-using Bytes = std::vector<Of<const uint8_t>>;
-
 std::vector<Message> messages_of(const Bytes& arrays) {
   std::vector<Message> messages;
   for (const auto& array : arrays) messages.push_back({array.data(), array.size()});
@@ -314,6 +278,7 @@ NB_MODULE(_native, module) {
   module.def("sign_combine", &sign_combine, nb::arg("messages"), nb::arg("weights"), nb::arg("numel"),
              nb::arg("coins").none(), nb::arg("reply").noconvert(), nb::arg("counts").noconvert());
   module.def("sign_decode", &sign_decode, nb::arg("replies"), nb::arg("width"), nb::arg("grad").noconvert());
+  add_coding(module);
   module.def("instruction_sets", &instruction_sets);
   module.def("chosen", [] { return chosen.name; });
   module.def("choose", &choose, nb::arg("name"));

@@ -12,37 +12,16 @@
 
 #include "floats.h"
 #include "sign_vote_kernels.h"
+#include "streaming.h"
 #include "vectors.h"
 
 namespace laconic { namespace LACONIC_ISA {
 namespace {
 
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-constexpr size_t kTile = 1024, kLine = 16;
+constexpr size_t kTile = 1024;
 constexpr size_t kSmall = 4096;  // parts up to here are collected whole
 constexpr size_t kSample = 1 << 14, kRun = 16;
-
-// Copies past the caches what will not be read again soon; whole cache lines from a cache line on.
-inline void stream(const float* from, float* to, size_t count) {
-  size_t i = 0;
-#if defined(__AVX512F__) || defined(__AVX2__)
-  if (reinterpret_cast<uintptr_t>(to) % (4 * kLine) == 0)
-    for (; i + kLine <= count; i += kLine)
-#if defined(__AVX512F__)
-      _mm512_stream_ps(to + i, _mm512_load_ps(from + i));
-#else
-      _mm256_stream_ps(to + i, _mm256_load_ps(from + i)), _mm256_stream_ps(to + i + 8, _mm256_load_ps(from + i + 8));
-#endif
-#endif
-  std::memcpy(to + i, from + i, (count - i) * sizeof(float));
-}
-
-// What was streamed is there for other threads.
-inline void published() {
-#if defined(__AVX512F__) || defined(__AVX2__)
-  _mm_sfence();
-#endif
-}
 
 // The gradient with what is remembered, tile by tile; a magnitude's order is that of its bits.
 template <class T> class Exact {

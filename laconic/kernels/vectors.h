@@ -37,6 +37,34 @@ inline Floats all(float value) { return Floats{} + value; }
 template <int... I> inline Words lane_numbers(std::integer_sequence<int, I...>) { return Words{uint32_t(I)...}; }
 inline Words lane_numbers() { return lane_numbers(std::make_integer_sequence<int, kLanes>{}); }
 
+// Bytes as integers.
+inline Ints from_bytes(const uint8_t* bytes) {
+#if defined(__AVX512F__)
+  return Ints(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes))));
+#elif defined(__AVX2__)
+  return Ints(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes))));
+#else
+  Ints v;
+  for (int lane = 0; lane < kLanes; ++lane) v[lane] = bytes[lane];
+  return v;
+#endif
+}
+
+// The lowest byte of every lane.
+inline void to_bytes(Ints v, uint8_t* bytes) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes), _mm512_cvtepi32_epi8(__m512i(v)));
+#elif defined(__AVX2__)
+  const __m256i lowest = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                          0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m256i packed = _mm256_shuffle_epi8(__m256i(v), lowest);
+  const __m128i halves = _mm_unpacklo_epi32(_mm256_castsi256_si128(packed), _mm256_extracti128_si256(packed, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(bytes), halves);
+#else
+  for (int lane = 0; lane < kLanes; ++lane) bytes[lane] = uint8_t(v[lane]);
+#endif
+}
+
 // Bit i is set where lane i is at least `least`; both are integers from 0 on.
 inline uint64_t lanes_from(Ints v, int32_t least) {
 #if defined(__AVX512F__)

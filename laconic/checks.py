@@ -1,0 +1,22 @@
+"""Checks on what users hand to techniques: each holds, or is an error that says what to use instead."""
+
+from __future__ import annotations
+
+
+def number(name: str, value: float) -> float:
+    """The value, which is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is {value!r}; use a number")
+    return value
+
+
+def choice(name: str, value: str, *known: str) -> None:
+    """The value is one of those known."""
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}; use {' or '.join(repr(one) for one in known)}")
+
+
+def seed(value: int) -> None:
+    """The value can be a seed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise ValueError(f"seed is {value!r}; use an integer of 64 bits")
