@@ -1,10 +1,11 @@
-"""The command line: `laconic train | compare | report | doctor | bench | lab`."""
+"""The command line: `laconic train | compare | report | inspect | doctor | bench | lab`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,16 +89,20 @@ def _describe_compare(parser: argparse.ArgumentParser) -> None:
 def _describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--link", default="100mbit", help="none, a rate, or one rate a worker: 1gbit,100mbit")
+    parser.add_argument("--eval-every", type=int, metavar="STEPS")
+    parser.add_argument("--split", default="iid", help="iid, labels:2 or dirichlet:0.3")
+    _describe_training(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where records and the report go")
+
+
+def _describe_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--batch", type=int, help="samples of one worker")
     parser.add_argument("--lr", type=float)
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--optimizer", choices=["sgd", "adam"])
-    parser.add_argument("--eval-every", type=int, metavar="STEPS")
-    parser.add_argument("--split", default="iid", help="iid, labels:2 or dirichlet:0.3")
     parser.add_argument("--size", help="the model's, for tasks that have several")
     parser.add_argument("--data", help="where fashion's files are")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where records and the report go")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -237,6 +242,32 @@ def _report(options: argparse.Namespace) -> None:
     print(report.write(records.find(options.runs), options.out))
 
 
+def _describe_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["gradients"], help="gradients: their density, and its code")
+    parser.add_argument("task", help="digits, fashion or text")
+    parser.add_argument(
+        "--every", type=int, metavar="STEPS", help="look at the first step, and so often from there"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    _describe_training(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the figure and the table go")
+    parser.set_defaults(workers=1, link="none", split="iid", eval_every=None)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from laconic import charts, gradient_charts, inspect_gradients
+
+    _check_positive(options, "every")
+    settings = replace(_settings(options), seed=options.seed)
+    charts.engine()  # fails now, if at all
+    directory = _directory(options.out or _fresh(f"inspect-{options.task}"))
+    looks = inspect_gradients.watch(settings, options.every)
+    layers = inspect_gradients.summarize(looks)
+    print(inspect_gradients.text(layers), end="\n\n")
+    print(inspect_gradients.write_csv(layers, directory / "gradients.csv"))
+    print(charts.figure(gradient_charts.figure(settings, looks, layers), directory / "gradients.svg"))
+
+
 def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
 
@@ -283,6 +314,7 @@ COMMANDS = {
         "train a task with several techniques side by side and write a report",
     ),
     "report": (_describe_report, _report, "draw the report of recorded runs again"),
+    "inspect": (_describe_inspect, _inspect, "train a task alone and look at its gradients"),
     "doctor": (
         _describe_doctor,
         _doctor,
