@@ -20,9 +20,9 @@ are a common escape, which is symbol 255, and behind it the symbol in eight bits
     lanes       W numbers at work at once: the largest power of two up to count/2048, from 1 to 64
     rows        a message has the symbols of one part after the other, each part in a model of its own. The symbols of
                 a part are in rows of W, the last one maybe short; symbol i of a row is that of lane i
-    order       within a row, lanes with i mod 4 = 0 first, then those with 1, 2 and 3: these are vectors whose numbers
-                lie in four registers, while their symbols lie side by side. First all lanes pop a symbol, then those
-                that met an escape pop their eight bits
+    order       within a row, lanes with i mod 4 = 0 first, then those with 1, 2 and 3: these are vectors, in four
+                registers, whose symbols lie side by side. First all lanes pop a symbol, then those that met an
+                escape pop their eight bits
     message     W numbers of four bytes, the lowest byte first; then words of two bytes
 
 A decoder knows how many symbols there are, and in which models. It must end with all words used and all numbers at
@@ -130,7 +130,7 @@ def room(count: int) -> int:
 
 
 def encode(symbols: torch.Tensor, books: Sequence[torch.Tensor], counts: Sequence[int]) -> torch.Tensor:
-    """The message of a vector of symbols: counts[0] of them in the model of books[0], the next in that of books[1]."""
+    """The message of a vector of symbols: counts[0] of them in the model of books[0], the next in books[1]'s."""
     values = symbols.cpu().numpy().astype(np.int64)
     numbers, words = np.full(lanes(len(values)), LOWEST), []
     for which, place, active in reversed(list(_rows(counts, len(numbers)))):

@@ -16,10 +16,10 @@ from rich.progress import track
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from laconic import goodness
-from laconic.train import _optimizer
+from laconic.train import optimizer_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -59,20 +59,24 @@ class Layer(NamedTuple):
 def watch(settings: Settings, every: int | None = None) -> list[Look]:
     """The gradients at the first step and every N-th from there, else at about LOOKS steps, while the task trains."""
     every = every or max(1, settings.steps // LOOKS)
+    return [
+        look for step, model in training(settings) if (step - 1) % every == 0 for look in _look(model, step)
+    ]
+
+
+def training(settings: Settings) -> Iterator[tuple[int, nn.Module]]:
+    """Trains the task alone; in every step, its number and the model, whose gradients are there."""
     task = settings.load_task()
     model = task.model(settings.seed)
-    optimizer = _optimizer(model, settings)
+    optimizer = optimizer_for(model, settings)
     schedule = CosineAnnealingLR(optimizer, settings.steps)
     batches = task.batches(0, 1, batch=settings.batch, seed=settings.seed)
-    looks: list[Look] = []
     for step in _progress(settings):
         optimizer.zero_grad()
         task.loss(model, next(batches)).backward()
-        if (step - 1) % every == 0:
-            looks += _look(model, step)
+        yield step, model
         optimizer.step()
         schedule.step()
-    return looks
 
 
 def summarize(looks: Sequence[Look]) -> list[Layer]:

@@ -113,7 +113,7 @@ class Worker:
         contestant = specs.parse(settings.spec)
         self.model = DistributedDataParallel(self.task.model(settings.seed), **contestant.ddp_options)
         self.attachment = contestant.apply(self.model)
-        self.optimizer = _optimizer(self.model, settings)
+        self.optimizer = optimizer_for(self.model, settings)
         self.batches = self._batches()
         self.record = self._open_record(contestant) if dist.get_rank() == 0 else None
         self.traffic = Traffic(settings.interface, self.attachment)
@@ -271,7 +271,8 @@ def checksum(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def _optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+def optimizer_for(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """The optimizer that the settings name."""
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=settings.lr)
     return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum)
