@@ -94,14 +94,16 @@ def compared(numel: int) -> dict[str, object]:
     }
 
 
-def seconds(function, repetitions: int = 30) -> float:
+def seconds(function, repetitions: int = 30, others: int = 1) -> float:
     """The median of single calls between events, after three to warm up.
 
-    Before each the device is given other work, which empties its cache and lasts until the call is queued.
+    Before each the device is given other work, which empties its cache and lasts until the call is queued; `others`
+    is how much, in quarters of a millisecond.
     """
     times, other = [], torch.empty(1 << 28, device="cuda")
     for _ in range(repetitions + 3):
-        other.zero_()
+        for _ in range(others):
+            other.zero_()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         function()

@@ -7,11 +7,17 @@ from toys import flat, loss, network, parallel, train
 from workers import run
 
 import laconic
-from laconic import THC, Dense, SignVote
+from laconic import THC, Dense, GenNorm, SignVote
 from laconic.technique import Surveyor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-TECHNIQUES = [Dense(), Dense(dtype="bf16", error_feedback=True), THC(block=1024)]
+TECHNIQUES = [
+    Dense(),
+    Dense(dtype="bf16", error_feedback=True),
+    THC(block=1024),
+    GenNorm("e4m3"),
+    GenNorm("e5m2", coder="rans", refit=3),
+]
 PHASES = {"encode", "up", "combine", "down", "decode", "waiting"}
 
 
@@ -52,7 +58,7 @@ def test_a_device_trains_like_plain_ddp(technique, group, workers):
         assert stats.steps == 20
         assert set(stats.seconds) == PHASES | ({"agree"} if isinstance(technique, Surveyor) else set())
         assert all(seconds > 0 for seconds in stats.seconds.values())
-        assert all(value.is_cuda for values in memory.values() for value in values.values())
+        assert all(value.is_cuda for kind in technique.remembers for value in memory[kind].values())
 
 
 def _voted(group):

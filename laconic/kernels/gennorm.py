@@ -104,9 +104,10 @@ def gennorm_average(
         for start, numel, _, k in spoken:
             total[start : start + numel] += values[place : place + numel] * own[k].to(out.device)
             place += numel
+    count = total.new_tensor(len(messages))  # as a scalar, CUDA would multiply by its rounded inverse
     for start, numel, _ in parts[0].tolist():
         span = slice(start, start + numel)
-        out[span] = (total[span] / len(messages)).to(out.dtype)
+        out[span] = (total[span] / count).to(out.dtype)
 
 
 def _exact(grad: torch.Tensor, old: torch.Tensor | None, memory: float) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The ops in Triton, for CUDA: THC's, and by name SignVote's; one without a function here runs its reference."""
+"""The ops in Triton, for CUDA: THC's, and by name the others'; one without a function here runs its reference."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import triton
 from torch.utils.weak import WeakIdKeyDictionary
 
 from laconic.kernels import thc, thc_combine_gpu, thc_gpu
+from laconic.kernels.gennorm_launch import gennorm_average, gennorm_moments, gennorm_quantize
 from laconic.kernels.sign_vote_launch import sign_combine, sign_decode, sign_pack, sign_select
 
 __all__ = [
+    "gennorm_average",
+    "gennorm_moments",
+    "gennorm_quantize",
     "sign_combine",
     "sign_decode",
     "sign_pack",
