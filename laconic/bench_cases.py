@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 WORKERS = 4
 
 
+class Peer(NamedTuple):
+    """How others do the same: the fastest of these ways counts, and there are none if something is not installed."""
+
+    name: str
+    ways: tuple[Callable[[], object], ...]
+
+
 @dataclass(frozen=True)
 class Case:
     """An op and its reference; each gives what it computed, equal but for a relative `tolerance`.
@@ -34,8 +41,11 @@ class Case:
     run: Callable[[], list[torch.Tensor]]
     reference: Callable[[], list[torch.Tensor]]
     tolerance: float = 0.0
-    peer: tuple[str, Callable[[], object]] | None = None
-    """The name of another way to do this, and the way."""
+    peer: Peer | None = None
+    coordinates: int | None = None
+    """How many there are, if not as many as were asked for."""
+    bits: dict[str, float] = field(default_factory=dict)
+    """What a symbol takes, by whom."""
 
 
 def cases(coordinates: int) -> list[Case]:
@@ -165,7 +175,7 @@ def _sign_vote(coordinates: int) -> list[Case]:
             size,
             functools.partial(work.encode, select, pack),
             functools.partial(work.encode, select.reference, pack.reference),
-            peer=("topk and naive packing", work.naive),
+            peer=Peer("topk and naive packing", (work.naive,)),
         ),
         Case(
             "sign_vote combine",

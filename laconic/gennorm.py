@@ -6,13 +6,14 @@ The values of a gradient are much like draws from a generalized normal. With γ 
 each slice of a large one:
 
     encode   t = gradient + γ·e; (β, α) from the means of |t| and t²; the levels nearest to t·s, where s suits (β, α);
-             e = t - levels/s; a code that suits the levels' histogram; send (β, α), which code, and the levels in it
+             e = t - levels/s, without what is beyond the last level; a code that suits the levels' histogram; send
+             (β, α), which code, and the levels in it
     combine  the mean of what all workers' levels say; then the same as above, with a residual of the aggregator's own
     decode   levels/s
 
 Both ends build equal codes from five bytes a tensor, so no table travels (leveled.py), and every message has a
-checksum. Who aggregates a coordinate is a matter of its parameter alone (slices.py), so an aggregator's residual is of
-the same coordinates whatever DDP's buckets are.
+checksum. Who aggregates a coordinate is a matter of its parameter alone (slices.py), so an aggregator's residual is
+of the same coordinates whatever DDP's buckets are.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class GenNorm:
     """Levels of a minifloat up and down, close to their entropy.
 
     `format` is "fp4" (11 levels), "e5m2" or "e4m3". `memory` is what is kept of everything that levels do not say, on
-    workers and on aggregators. `scale` is "fitted", or a factor from gradients to levels. `coder` "rans" goes below
-    one bit where most levels are zero; Huffman codes cannot, but take less time. Scales are fitted every `refit`
+    workers and on aggregators; CO3 has 0.7. `scale` is "fitted", or a factor from gradients to levels. `coder`
+    "rans" goes below one bit where most levels are zero, as Huffman codes cannot. Scales are fitted every `refit`
     steps. Nothing is random: `seed` changes nothing, and is there for those who try one technique after the other.
     """
 
     format: str = "fp4"
-    memory: float = 0.7
+    memory: float = 1.0
     scale: float | str = "fitted"
     coder: str = "huffman"
     refit: int = 1
@@ -145,7 +146,7 @@ class GenNorm:
         shapes = self._shapes(turn, values, residual, chart, notes)
         if shapes is None:
             return [coding.lost()] * len(charts)
-        symbols = torch.empty(int(chart[:, 1].sum()), dtype=torch.uint8)
+        symbols = torch.empty(int(chart[:, 1].sum()), dtype=torch.uint8, pin_memory=values.is_cuda)
         counts = torch.empty(len(chart), 1 << 8, dtype=torch.int32)
         finite = kernels.gennorm_quantize(
             values,

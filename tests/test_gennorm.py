@@ -21,6 +21,11 @@ def _gradients(workers, bucket=BUCKET, seed=0):
     return list(torch.randn(workers, bucket.numel, generator=torch.Generator().manual_seed(seed)))
 
 
+def _even(workers, seed=0):
+    """Gradients of which nothing is beyond the last level."""
+    return list(torch.rand(workers, BUCKET.numel, generator=torch.Generator().manual_seed(seed)) - 0.5)
+
+
 def _laplace(numel, seed=0):
     return torch.tensor(stats.laplace.rvs(size=numel, random_state=seed), dtype=torch.float32)
 
@@ -41,23 +46,38 @@ def _replied(group, bucket=BUCKET):
 @CODERS
 @pytest.mark.parametrize("workers", [1, 3])
 def test_all_that_there_was_is_said_or_kept(form, coder, workers):
-    group, before, kept = Group(GenNorm(form, coder=coder), workers), 0.0, torch.zeros(BUCKET.numel)
+    technique = GenNorm(form, coder=coder, memory=0.7)
+    group, before, kept = Group(technique, workers), 0.0, torch.zeros(BUCKET.numel)
     for step in range(3):
-        gradients = _gradients(workers, seed=step)
+        gradients = _even(workers, seed=step)
         exact = torch.stack(gradients).mean(0) + 0.7 * (before + kept)
         result = group.reduce(BUCKET, gradients)
         before = torch.stack([group.memory(w, BUCKET)["residual"] for w in range(workers)]).mean(0)
         kept = _replied(group)
-        assert torch.allclose(result + before + kept, exact, atol=1e-6)
+        missing = exact - (result + before + kept)
+        clipped = missing.abs() > 1e-6
+        # a mean of three may be beyond the last level
+        assert clipped.float().mean() <= (0.03 if form == "fp4" else 0)
+        assert ((missing * exact)[clipped] > 0).all()
 
 
 def test_with_a_full_memory_nothing_is_lost_for_good():
     group, total = Group(GenNorm(memory=1.0), 2), torch.zeros(BUCKET.numel)
-    gradients = _gradients(2)
+    gradients = _even(2)
     for _ in range(50):
         total += group.reduce(BUCKET, gradients)
     mean = torch.stack(gradients).mean(0)
     assert (total / 50 - mean).norm() < 0.03 * mean.norm()  # the residuals stay, and are divided by 50
+
+
+def test_what_is_beyond_the_last_level_does_not_pile_up():
+    group, gradient = Group(GenNorm(), 1), _gradients(1)[0]
+    gradient[5] = 1e6
+    for _ in range(20):
+        group.reduce(BUCKET, [gradient])
+    said = group.reduce(BUCKET, [gradient]).abs().max()
+    assert said < 0.5e6  # a twentieth of what there would be by now, if nothing were lost
+    assert group.memory(0, BUCKET)["residual"].abs().max() < said
 
 
 def test_a_technique_that_forgets_has_no_memory():

@@ -34,7 +34,7 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
     [
         (
             "dnse",
-            "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, powersgd, sign_vote, thc)",
+            "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, gennorm, powersgd, ",
         ),
         ("zzz", "unknown technique 'zzz'; (known: ddp"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),

@@ -1,6 +1,7 @@
 // Sealing symbols and taking them out, compiled once per instruction set; kernels/coding.py is the specification.
 #include <memory>
 
+#include "ans_push.h"
 #include "coding_kernels.h"
 #include "sealed.h"
 

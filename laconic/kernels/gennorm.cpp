@@ -8,6 +8,7 @@
 
 #include "floats.h"
 #include "gennorm_kernels.h"
+#include "levels.h"
 #include "sealed.h"
 #include "streaming.h"
 #include "vectors.h"
@@ -15,39 +16,63 @@
 namespace laconic { namespace LACONIC_ISA {
 namespace {
 
-constexpr size_t kTile = 2048, kBlock = 64;
+constexpr size_t kTile = 4096, kBlock = 64;
 constexpr size_t kSampled = 1 << 16;  // parts from here on are counted in part
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
 static_assert(kTile % kMostLanes == 0, "tiles are whole rows");
 
-template <class T>
-inline void exact(const T* grad, const Residual& residual, size_t start, size_t count, float* tile) {
-  widen(grad + start, tile, count);
-  if (residual.old)
-    for (size_t i = 0; i < count; ++i) tile[i] = residual.old[start + i] * residual.memory + tile[i];
+// Values in single precision: where they are, or in the tile if they must be widened.
+inline const float* widened(const float* values, size_t, float*) { return values; }
+template <class T> inline const float* widened(const T* values, size_t count, float* tile) {
+  widen(values, tile, count);
+  return tile;
 }
+
+constexpr size_t whole_vectors(size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+
+// The same, followed by zeros up to a whole vector.
+inline const float* filled(const float* values, size_t count, float* tile) {
+  if (!values || count % kLanes == 0) return values;
+  std::memmove(tile, values, count * sizeof(float));
+  std::fill(tile + count, tile + whole_vectors(count), 0.0f);
+  return tile;
+}
+
+// memory · old + grad, of a tile at a time, in whole vectors.
+template <class T> class Exact {
+ public:
+  Exact(const T* grad, const Residual& residual) : grad_(grad), residual_(residual) {}
+
+  // use(values), where values(i) are those from coordinate start + i on.
+  template <class Use> void tile(size_t start, size_t count, Use use) {
+    const float* const grad = filled(widened(grad_ + start, count, grads_), count, grads_);
+    const float* const old = residual_.old ? filled(residual_.old + start, count, olds_) : nullptr;
+    const float memory = residual_.memory;
+    if (old) use([=](size_t i) { return load<Floats>(old + i) * memory + load<Floats>(grad + i); });
+    else use([=](size_t i) { return load<Floats>(grad + i); });
+  }
+
+ private:
+  const T* grad_;
+  const Residual& residual_;
+  alignas(64) float grads_[kTile], olds_[kTile];
+};
 
 typedef double Doubles __attribute__((vector_size(4 * kLanes)));
 typedef float HalfFloats __attribute__((vector_size(2 * kLanes)));
 
-// How many values whole vectors take; those behind the last are zeros.
-inline size_t filled(float* tile, size_t count) {
-  const size_t whole = (count + kLanes - 1) / kLanes * kLanes;
-  std::fill(tile + count, tile + whole, 0.0f);
-  return whole;
-}
-
 class Sums {
  public:
-  void add(float* tile, size_t count) {
-    const size_t whole = filled(tile, count);
-    for (size_t i = 0; i < whole; i += kLanes)
+  template <class Values> void add(Values values, size_t count) {
+    for (size_t i = 0; i < count; i += kLanes) {
+      const Floats own = values(i);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const Doubles value = __builtin_convertvector(load<HalfFloats>(tile + i + half * kLanes / 2), Doubles);
+        const Doubles value = __builtin_convertvector(half_of(own, half), Doubles);
         sum_[half] += value < 0.0 ? -value : value;
         squares_[half] += value * value;
       }
+    }
   }
   Moments total() const {
     Moments moments = {0, 0};
@@ -57,69 +82,13 @@ class Sums {
   }
 
  private:
+  static HalfFloats half_of(Floats v, int half) {
+    HalfFloats own;
+    std::memcpy(&own, reinterpret_cast<const char*>(&v) + half * sizeof own, sizeof own);
+    return own;
+  }
+
   Doubles sum_[2] = {}, squares_[2] = {};
-};
-
-// Levels from values and back. A float's bits, less those behind the mantissa, count the levels from the smallest
-// normal one on; below it, adding 2^23 steps rounds to steps.
-class Levels {
- public:
-  explicit Levels(Minifloat format)
-      : shift_(23 - format.mantissa),
-        base_(uint32_t(127 - format.bias) << format.mantissa),
-        zero_(format.zero()),
-        largest_((format.zero() + base_) << shift_),
-        normal_(uint32_t(128 - format.bias) << 23),
-        step_(std::ldexp(1.0f, 1 - format.bias - format.mantissa)),
-        magic_(std::ldexp(step_, 23)) {}
-
-  // Codes, and what they leave of the tile; whether all of it is finite.
-  bool quantize(float* tile, size_t count, LevelScale scale, uint8_t* codes) const {
-    const size_t whole = filled(tile, count);
-    Ints worst = {};
-    for (size_t i = 0; i < whole; i += kLanes) {
-      const Floats values = load<Floats>(tile + i), scaled = values * scale.scale;
-      const Ints sign = Ints(scaled) >> 31;
-      worst = larger(worst, Ints(values) & int32_t(kMagnitude));
-      const Ints magnitude = smaller(Ints(scaled) & int32_t(kMagnitude), Ints{} + int32_t(largest_));
-      const Ints rounded = (magnitude + ((1 << (shift_ - 1)) - 1) + ((magnitude >> shift_) & 1)) >> shift_;
-      const Floats stepped = Floats(magnitude) + magic_;
-      const Ints small = magnitude < int32_t(normal_);
-      const Ints place = small ? Ints(stepped) - Ints(all(magic_)) : rounded - int32_t(base_);
-      const Floats level = Floats(small ? Ints(stepped - magic_) : rounded << shift_);
-      to_bytes(int32_t(zero_) + ((place ^ sign) - sign), codes + i);
-      store(tile + i, values - Floats(Ints(level) | (sign & INT32_MIN)) * scale.inverse);
-    }
-    int32_t most = 0;
-    for (int k = 0; k < kLanes; ++k) most = std::max(most, worst[k]);
-    return uint32_t(most) < kInfinity;
-  }
-  // Adds what the codes say; whether all of them are levels.
-  bool add(uint8_t* codes, size_t count, float inverse, float* tile) const {
-    const size_t whole = (count + kLanes - 1) / kLanes * kLanes;
-    std::fill(codes + count, codes + whole, uint8_t(0));
-    Ints most = {};
-    for (size_t i = 0; i < whole; i += kLanes) {
-      const Ints from_zero = from_bytes(codes + i) - int32_t(zero_);
-      const Ints sign = from_zero >> 31, place = (from_zero ^ sign) - sign;
-      most = larger(most, place);
-      const Ints bits = (place + int32_t(base_)) << shift_;
-      const Floats steps = __builtin_convertvector(place, Floats) * step_;
-      const Floats level = Floats(bits < int32_t(normal_) ? Ints(steps) : bits);
-      store(tile + i, load<Floats>(tile + i) + Floats(Ints(level) | (sign & INT32_MIN)) * inverse);
-    }
-    bool known = true;
-    for (int k = 0; k < kLanes; ++k) known &= most[k] <= int32_t(zero_);
-    return known;
-  }
-
- private:
-  static Ints larger(Ints a, Ints b) { return a > b ? a : b; }
-  static Ints smaller(Ints a, Ints b) { return a < b ? a : b; }
-
-  int shift_;
-  uint32_t base_, zero_, largest_, normal_;
-  float step_, magic_;
 };
 
 // Whether a block of a large part is counted.
@@ -150,7 +119,7 @@ class Histogram {
 template <class T> class Quantizing {
  public:
   Quantizing(const T* grad, const Residual& residual, Minifloat format)
-      : grad_(grad), residual_(residual), levels_(format) {}
+      : exact_(grad, residual), left_(residual.left), levels_(format) {}
 
   // How many symbols were written.
   size_t quantize(LevelSpan part, LevelScale scale, uint8_t* symbols, LevelCounts& counts) {
@@ -158,12 +127,12 @@ template <class T> class Quantizing {
     Histogram histogram;
     for (size_t at = 0; at < size_t(part.count); at += kTile) {
       const size_t start = size_t(part.start) + at, count = std::min(kTile, size_t(part.count) - at);
-      exact(grad_, residual_, start, count, tile_);
-      finite_ &= spoken ? levels_.quantize(tile_, count, scale, codes_) : all_finite(tile_, count);
-      if (residual_.left) stream(tile_, residual_.left + start, count);
-      if (!spoken) continue;
-      histogram.add(codes_, at, count, sampled);
-      std::memcpy(symbols + at, codes_, count);
+      if (!spoken) {
+        keep(start, count);
+        continue;
+      }
+      quantize(start, count, scale, symbols + at);
+      histogram.add(symbols + at, at, count, sampled);
     }
     histogram.total(counts);
     return spoken ? size_t(part.count) : 0;
@@ -171,14 +140,34 @@ template <class T> class Quantizing {
   bool finite() const { return finite_; }
 
  private:
-  static bool all_finite(const float* tile, size_t count) {
-    bool finite = true;
-    for (size_t i = 0; i < count; ++i) finite &= (bits_of(tile[i]) & kMagnitude) < kInfinity;
-    return finite;
+  void quantize(size_t start, size_t count, LevelScale scale, uint8_t* symbols) {
+    float* const left = left_ ? left_ + start : nullptr;
+    const bool whole = count % kLanes == 0;
+    exact_.tile(start, count, [&](auto values) {
+      if (whole && left && streamable(left))
+        finite_ &= levels_.quantize(values, count, scale, symbols, [=](size_t i, Floats v) { stream(left + i, v); });
+      else
+        finite_ &= levels_.quantize(values, whole_vectors(count), scale, whole ? symbols : codes_,
+                                    [this](size_t i, Floats v) { store(tile_ + i, v); });
+    });
+    if (!whole) std::memcpy(symbols, codes_, count);
+    if (left && !(whole && streamable(left))) stream(tile_, left, count);
+  }
+  // Zeros, or what is not finite, are left as they are.
+  void keep(size_t start, size_t count) {
+    exact_.tile(start, count, [&](auto values) {
+      Floats wrong = {};
+      for (size_t i = 0; i < count; i += kLanes) {
+        store(tile_ + i, values(i));
+        wrong += values(i) * 0.0f;
+      }
+      finite_ &= all_zero(wrong);
+    });
+    if (left_) stream(tile_, left_ + start, count);
   }
 
-  const T* grad_;
-  const Residual& residual_;
+  Exact<T> exact_;
+  float* left_;
   Levels levels_;
   bool finite_ = true;
   alignas(64) float tile_[kTile];
@@ -188,7 +177,7 @@ template <class T> class Quantizing {
 // One message that is being read, part by part.
 class Decoding {
  public:
-  explicit Decoding(const Leveled& message) : message_(message) {}
+  Decoding(const Leveled& message, Minifloat format) : message_(message), values_(format) {}
 
   CodeFault open(size_t parts) {
     size_t count = 0;
@@ -199,12 +188,24 @@ class Decoding {
     part_ = part;
     if (book() >= 0) table_ = unsealing_.table(books[book()]);
   }
-  // Adds the part's next levels to the tile.
-  CodeFault add(const Levels& levels, size_t count, float* tile) {
-    if (book() < 0) return CodeFault::none;
+  // put(i, sum), where a sum is what was there before and the part's next values, from the i-th on.
+  template <class Before, class Put> CodeFault add(size_t count, Before before, Put put) {
+    const size_t whole = whole_vectors(count);
+    if (book() < 0) {
+      for (size_t i = 0; i < whole; i += kLanes) put(i, before(i));
+      return CodeFault::none;
+    }
     const CodeFault fault = unsealing_.take(codes_, count, table_.get());
     if (fault != CodeFault::none) return fault;
-    return levels.add(codes_, count, message_.inverses[part_], tile) ? CodeFault::none : CodeFault::unknown;
+    if (!values_.known(codes_, count)) return CodeFault::unknown;
+    std::fill(codes_ + count, codes_ + whole, uint8_t(0));
+    const auto sum = [&](auto value) {
+      for (size_t i = 0; i < whole; i += kLanes) put(i, before(i) + value(i));
+    };
+    const float inverse = message_.inverses[part_], unit = values_.unit(), factor = unit * inverse;
+    if (std::isnormal(factor)) sum([&](size_t i) { return values_(codes_ + i) * factor; });  // the factor is exact
+    else sum([&](size_t i) { return values_(codes_ + i) * unit * inverse; });
+    return CodeFault::none;
   }
   CodeFault close() const { return unsealing_.close(); }
 
@@ -213,46 +214,82 @@ class Decoding {
 
   Leveled message_;
   Unsealing unsealing_;
+  LevelValues values_;
   size_t part_ = 0;
   std::unique_ptr<PopTable> table_;
   alignas(64) uint8_t codes_[kTile];
 };
 
-template <class T>
-LevelFault average(std::vector<Decoding>& all, const LevelPart* parts, size_t count, const AnsBook* books,
-                   Minifloat format, T* out) {
-  const Levels levels(format);
-  alignas(64) float tile[kTile];
-  for (size_t k = 0; k < all.size(); ++k)
-    if (const CodeFault fault = all[k].open(count); fault != CodeFault::none) return {fault, k};
-  for (size_t p = 0; p < count; ++p) {
-    for (Decoding& each : all) each.begin(p, books);
-    for (size_t at = 0; at < size_t(parts[p].count); at += kTile) {
-      const size_t here = std::min(kTile, size_t(parts[p].count) - at);
-      std::fill_n(tile, kTile, 0.0f);
-      for (size_t k = 0; k < all.size(); ++k)
-        if (const CodeFault fault = all[k].add(levels, here, tile); fault != CodeFault::none) return {fault, k};
-      const float messages = float(all.size());
-      for (size_t i = 0; i < here; ++i) tile[i] /= messages;
-      narrow(tile, out + parts[p].start + at, here);
+inline void written(const float* tile, float* out, size_t count) { stream(tile, out, count); }
+template <class T> inline void written(const float* tile, T* out, size_t count) { narrow(tile, out, count); }
+
+class Averaging {
+ public:
+  explicit Averaging(std::vector<Decoding>& all) : all_(all) {}
+
+  template <class T> LevelFault average(const LevelPart* parts, size_t count, const AnsBook* books, T* out) {
+    LevelFault fault = each([&](Decoding& one) { return one.open(count); });
+    for (size_t p = 0; p < count && fault.fault == CodeFault::none; ++p) {
+      for (Decoding& one : all_) one.begin(p, books);
+      fault = average(size_t(parts[p].count), out + parts[p].start);
     }
+    return fault.fault == CodeFault::none ? each([](Decoding& one) { return one.close(); }) : fault;
   }
-  for (size_t k = 0; k < all.size(); ++k)
-    if (const CodeFault fault = all[k].close(); fault != CodeFault::none) return {fault, k};
-  return {CodeFault::none, 0};
-}
+
+ private:
+  // The first fault that a message has.
+  template <class Do> LevelFault each(Do something) {
+    for (size_t k = 0; k < all_.size(); ++k)
+      if (const CodeFault fault = something(all_[k]); fault != CodeFault::none) return {fault, k};
+    return {CodeFault::none, 0};
+  }
+  template <class T> LevelFault average(size_t count, T* out) {
+    LevelFault fault = {CodeFault::none, 0};
+    for (size_t at = 0; at < count && fault.fault == CodeFault::none; at += kTile)
+      fault = average_tile(std::min(kTile, count - at), out + at);
+    return fault;
+  }
+  template <class T> LevelFault average_tile(size_t count, T* out) {
+    if (all_.size() == 1 && direct(out, count)) return {all_[0].add(count, nothing, into(out)), 0};
+    const LevelFault fault = each([&](Decoding& one) {
+      const auto before = [this](size_t i) { return load<Floats>(tile_ + i); };
+      return &one == &all_[0] ? one.add(count, nothing, in_tile()) : one.add(count, before, in_tile());
+    });
+    const float messages = float(all_.size());
+    if (all_.size() > 1)
+      for (size_t i = 0; i < count; ++i) tile_[i] /= messages;
+    written(tile_, out, count);
+    return fault;
+  }
+
+  static Floats nothing(size_t) { return Floats{}; }
+  auto in_tile() {
+    return [this](size_t i, Floats sum) { store(tile_ + i, sum); };
+  }
+  // Whether sums may go where they belong, without a detour.
+  static bool direct(const float* out, size_t count) { return count % kLanes == 0 && streamable(out); }
+  template <class T> static bool direct(const T*, size_t) { return false; }
+  static auto into(float* out) {
+    return [=](size_t i, Floats sum) { store(out + i, sum); };
+  }
+  template <class T> static auto into(T*) {
+    return [](size_t, Floats) {};
+  }
+
+  std::vector<Decoding>& all_;
+  alignas(64) float tile_[kTile];
+};
 
 }  // namespace
 
 void gennorm_moments(Gradient grad, Residual residual, const LevelSpan* parts, size_t count, Moments* moments) {
   with_type(grad, [&](const auto* values) {
-    alignas(64) float tile[kTile];
+    Exact exact(values, residual);
     for (size_t k = 0; k < count; ++k) {
       Sums sums;
       for (size_t at = 0; at < size_t(parts[k].count); at += kTile) {
         const size_t here = std::min(kTile, size_t(parts[k].count) - at);
-        exact(values, residual, size_t(parts[k].start) + at, here, tile);
-        sums.add(tile, here);
+        exact.tile(size_t(parts[k].start) + at, here, [&](auto own) { sums.add(own, here); });
       }
       moments[k] = sums.total();
     }
@@ -274,8 +311,12 @@ LevelFault gennorm_average(const Leveled* messages, size_t count, size_t parts, 
                            Gradient out) {
   std::vector<Decoding> all;
   all.reserve(count);
-  for (size_t k = 0; k < count; ++k) all.emplace_back(messages[k]);
-  return with_type(out, [&](auto* values) { return average(all, messages[0].parts, parts, books, format, values); });
+  for (size_t k = 0; k < count; ++k) all.emplace_back(messages[k], format);
+  Averaging averaging(all);
+  const LevelFault fault =
+      with_type(out, [&](auto* values) { return averaging.average(messages[0].parts, parts, books, values); });
+  published();
+  return fault;
 }
 
 }}  // namespace laconic::LACONIC_ISA

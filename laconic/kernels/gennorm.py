@@ -3,10 +3,12 @@
 A part is a run of coordinates with a shape of its own; all-zero parts have no levels. With s and 1/s as it has them
 in `scales`, both 0 for zeros,
 
-    t = memory · old + grad;   level = the one nearest to t · s;   new = t - level · (1/s)
+    t = memory · old + grad;   level = the one nearest to t · s;   new = t - level · (1/s), but at most h · (1/s)
 
-in single precision, one operation after the other, so that all backends agree to the bit. Levels are symbols, their
-codes in minifloat.py, and travel sealed (coding.py).
+in single precision, one operation after the other, so that all backends agree to the bit. h is half the distance of
+the last two levels, so only values beyond the last are concerned: what these have too much is not kept, as otherwise
+it would pile up where a gradient stays large, and go on when it no longer is. Levels are symbols, their codes in
+minifloat.py, and travel sealed (coding.py).
 """
 # ruff: noqa: A002 (a format is the field's word)
 
@@ -28,6 +30,11 @@ MIX, EIGHTH = 0x9E3779B1, 29
 def width(format: Format) -> int:
     """The bits of a level that is not coded."""
     return 1 + format.exponent + format.mantissa
+
+
+def half_gap(format: Format) -> float:
+    """Half the distance of the last two levels."""
+    return (format.magnitudes[-1] - format.magnitudes[-2]) / 2
 
 
 @op("moments")
@@ -70,7 +77,8 @@ def gennorm_quantize(
             symbols[place : place + numel] = levels
             count.copy_(torch.bincount(levels[_counted(numel)], minlength=count.shape[0]))
             place += numel
-            part = part - dequantize(levels, minifloat) * inverse
+            left, most = part - dequantize(levels, minifloat) * inverse, half_gap(minifloat) * inverse
+            part = left.clamp(-most, most)
         if new is not None:
             new[start : start + numel] = part
     return True

@@ -63,6 +63,9 @@ def quantize(
     exact = _exact(grad, old, memory, base, before, behind, TILE)
     code, level = _nearest(exact * scale, MANTISSA, BIAS, ZERO)
     left, code = exact - level * inverse, code.to(tl.uint8)
+    half_gap: tl.constexpr = 125 + ((ZERO + 1) >> MANTISSA) - BIAS - MANTISSA
+    most = _float(tl.full((), half_gap << 23, tl.int32)) * inverse
+    left = tl.where(inverse > 0, tl.minimum(tl.maximum(left, -most), most), left)
     inside, at = tl.arange(0, TILE), place + before
     there, whole = (inside >= -before) & (inside < behind), (before >= 0) & (behind >= TILE)
     bad = (exact.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= 0x7F800000

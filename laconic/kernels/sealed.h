@@ -1,6 +1,6 @@
 // Symbols in a message, coded or not; coding.py is the specification.
 #pragma once
-#include "ans.h"
+#include "ans_pop.h"
 
 namespace laconic { namespace LACONIC_ISA {
 
@@ -31,7 +31,7 @@ class Unsealing {
   }
   // What `take` needs of a book.
   std::unique_ptr<PopTable> table(AnsBook book) const {
-    return std::unique_ptr<PopTable>(coded_ ? new PopTable(book, reader_.vectors()) : nullptr);
+    return std::unique_ptr<PopTable>(coded_ ? new PopTable(book) : nullptr);
   }
   // The next symbols of a part; all but the last ones of a part are multiples of 64.
   CodeFault take(uint8_t* symbols, size_t count, const PopTable* table) {

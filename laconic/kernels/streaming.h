@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "vectors.h"
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -27,6 +29,18 @@ inline void stream(const float* from, float* to, size_t count) {
 #endif
 #endif
   std::memcpy(to + i, from + i, (count - i) * sizeof(float));
+}
+
+// Whether whole vectors from here on may be streamed.
+inline bool streamable(const float* to) { return reinterpret_cast<uintptr_t>(to) % (4 * kLine) == 0; }
+inline void stream(float* to, Floats values) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(to, __m512(values));
+#elif defined(__AVX2__)
+  _mm256_stream_ps(to, __m256(values));
+#else
+  store(to, values);
+#endif
 }
 
 // What was streamed is there for other threads.
