@@ -10,6 +10,12 @@ def number(name: str, value: float) -> float:
     return value
 
 
+def flag(name: str, value: bool) -> None:
+    """The value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; use True or False")
+
+
 def choice(name: str, value: str, *known: str) -> None:
     """The value is one of those known."""
     if value not in known:

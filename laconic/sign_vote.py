@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from laconic import checks, gaps, rng
+from laconic import checks, coded_trits, gaps, rng
 from laconic.kernels import sign_vote as kernels
 from laconic.places import Peers, Place
 from laconic.technique import Bucket, Capability, Messages, Nothing, Piece, Reading, Tally, Turn
@@ -58,6 +58,10 @@ class SignVote:
     or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything
     unsaid. `scope` "tensor" chooses within each tensor, "bucket" among all that travel together. A tie changes
     nothing, or with `ties` "random" goes either way.
+
+    `entropy` makes replies shorter where what moves lies close together, and changes nothing else: in the layers of
+    a network by a few hundredths to a quarter, from a density of 0.01 on. Places at random are within 2 % of what is
+    possible without it, and are sent as before.
     """
 
     density: float | Callable[[int], float] | str = 0.01
@@ -65,6 +69,7 @@ class SignVote:
     scope: str = "tensor"
     ties: str = "zero"
     weighting: str = "equal"
+    entropy: bool = False
     seed: int = 0
     place: Place = Peers()
 
@@ -83,6 +88,7 @@ class SignVote:
         checks.choice("scope", self.scope, "tensor", "bucket")
         checks.choice("ties", self.ties, "zero", "random")
         checks.choice("weighting", self.weighting, "equal", "agreement")
+        checks.flag("entropy", self.entropy)
         checks.seed(self.seed)
 
     @property
@@ -134,7 +140,7 @@ class SignVote:
 
     def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         """The majority of every coordinate's votes."""
-        numel = _shard_numel(turn)
+        numel = _shard_numel(turn.piece, turn.worker)
         tally = turn.tallies.get("agreement")
         weights = torch.ones(len(messages), dtype=torch.int64)
         if tally is not None and turn.step >= WARM_UP:
@@ -146,12 +152,14 @@ class SignVote:
         if tally is not None:
             tally.new.add_(counts[4:].view(-1, 2).to(tally.new))
         turn.readings.update(_readings(counts.tolist(), numel))
-        return reply[:size]
+        return coded_trits.coded(reply[:size], numel) if self.entropy else reply[:size]
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is -1, 0 or 1 everywhere."""
-        kernels.sign_decode(list(replies), turn.piece.width, grad)
         turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
+        if self.entropy:
+            replies = [_opened(turn, shard, reply) for shard, reply in enumerate(replies)]
+        kernels.sign_decode(list(replies), turn.piece.width, grad)
 
 
 @dataclass(frozen=True)
@@ -194,9 +202,16 @@ def _keep(density: float, numel: int) -> int:
     return min(numel, max(1, math.ceil(round(density * numel, 6))))
 
 
-def _shard_numel(turn: Turn) -> int:
-    piece = turn.piece
-    return min(piece.width, max(0, piece.numel - turn.worker * piece.width))
+def _shard_numel(piece: Piece, shard: int) -> int:
+    return min(piece.width, max(0, piece.numel - shard * piece.width))
+
+
+def _opened(turn: Turn, shard: int, reply: torch.Tensor) -> torch.Tensor:
+    """The reply in a form that the vote's ops know."""
+    try:
+        return coded_trits.opened(reply, _shard_numel(turn.piece, shard))
+    except ValueError as error:
+        raise ValueError(f"the message of worker {shard} {error}") from None
 
 
 def _coins(turn: Turn, key: int) -> torch.Tensor:
@@ -206,7 +221,7 @@ def _coins(turn: Turn, key: int) -> torch.Tensor:
     """
     names, sizes = turn.piece.bucket.names, turn.piece.bucket.sizes
     first = turn.worker * turn.piece.width
-    last = first + _shard_numel(turn)
+    last = first + _shard_numel(turn.piece, turn.worker)
     starts = [stop - size for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
     inside = [
         (max(0, start - first), max(0, first - start), rng.number(name))

@@ -13,17 +13,19 @@ and never sees a float. For each block of d coordinates, with x = gradient + res
 
 Norms are taken per block, so that layers of different scale do not spoil each other. An infinite norm stands for
 a gradient that is not finite; M = 0 gives zeros.
+
+With `entropy`, codes and sums travel close to their entropy, with a checksum (coded_sums.py): the result is the same.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from laconic import quantize, rng
+from laconic import checks, coded_sums, quantize, rng
 from laconic.blocks import BlockPiece, block_pieces
 from laconic.kernels import thc as kernels
 from laconic.places import Peers, Place
@@ -55,6 +57,12 @@ class THC:
     given. `lane` is the reply's bits a coordinate: 8 where they are enough, more for many workers, unless given.
     `tail` is the share of coordinates that is clamped; with error feedback a large one pays. `uniform` makes every
     integer of the grid a code.
+
+    `entropy` makes messages shorter and changes nothing else. For 4 and 8 workers' normal values, sums of 8 bits take
+    3.8 and 4.8 for codes of 2 bits, 5.7 and 6.4 for 3, 6.9 and 6.4 for 4; codes of 2 bits take 1.75, others 3 to 5 %
+    less than their bits, or a fifth less where workers' norms differ much. Sums in lanes of more than 8 bits travel
+    as they are. It takes about 15 ns a coordinate on the CPU, so it pays up to about 100 Mbit/s for codes of 4 bits,
+    and up to 500 Mbit/s for 2.
     """
 
     bits: int = 4
@@ -65,10 +73,8 @@ class THC:
     seed: int = 0
     lane: int | None = None
     uniform: bool = False
+    entropy: bool = False
     place: Place = Peers()
-
-    needs: ClassVar[Capability] = Capability.COMBINE | Capability.SUM
-    varies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("bits", "granularity", "block", "seed", "lane"):
@@ -87,6 +93,7 @@ class THC:
             raise ValueError(f"block is {self.block}; use a power of two from 8 to {LARGEST}")
         if self.lane is not None and self.lane not in LANES:
             raise ValueError(f"lane is {self.lane}; use 8 to 16 bits")
+        checks.flag("entropy", self.entropy)
         self._check_granularity()
 
     def _check_granularity(self) -> None:
@@ -104,6 +111,16 @@ class THC:
                 f"granularity {self.granularity} gives two of the {least + 1} codes the same value; "
                 f"use at least {least}"
             )
+
+    @property
+    def needs(self) -> Capability:
+        """Integers of a fixed width can be added by whoever can add; coded ones cannot."""
+        return Capability.COMBINE if self.entropy else Capability.COMBINE | Capability.SUM
+
+    @property
+    def varies(self) -> bool:
+        """Only coded messages."""
+        return self.entropy
 
     @property
     def remembers(self) -> tuple[str, ...]:
@@ -164,10 +181,16 @@ class THC:
             quality,
         )
         turn.readings.update(_readings(turn.agreed, quality))
-        return codes
+        if not self.entropy:
+            return codes
+        messages = self._coded(turn).seal_codes(codes.cpu())
+        turn.readings["bits up"] = Reading(8.0 * sum(map(len, messages)), piece.numel)
+        return messages
 
     def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         """The sums of the codes' integers, packed, and behind them the number of contributors."""
+        if self.entropy:
+            return self._coded(turn).add(messages, turn.worker).to(messages[0].device)
         assert isinstance(messages, torch.Tensor)
         grid = self.grid(turn.piece.shards)
         assert len(messages) * grid.granularity < 2**grid.lane, "the sums do not fit their lanes"
@@ -177,12 +200,20 @@ class THC:
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the mean of what the contributors' codes say."""
+        if self.entropy:
+            turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
+            replies = self._coded(turn).unseal_sums(replies).to(grad.device)
         assert isinstance(replies, torch.Tensor)
         assert turn.agreed is not None
         grid, key = self.grid(turn.piece.shards), rng.shared(self.seed, turn.step)
         kernels.thc_decode(
             replies, turn.agreed, _chart(turn, grad), grid.granularity, grid.threshold, key, grid.lane, grad
         )
+
+    def _coded(self, turn: Turn) -> coded_sums.CodedSums:
+        assert isinstance(turn.piece, BlockPiece)
+        grid = self.grid(turn.piece.shards)
+        return coded_sums.CodedSums(grid.table, self.bits, grid.lane, turn.piece)
 
     def _residual(self, turn: Turn) -> Memory | Nothing:
         return turn.memory["residual"] if self.error_feedback else Nothing()

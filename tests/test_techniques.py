@@ -57,9 +57,11 @@ ROWS = [
     # √(rounding + clamping) is 0.14 for one worker, and blocks of 7 are not normal
     Row(THC(block=256), near_mean(0.25)),
     Row(THC(bits=2, lane=9, uniform=True, error_feedback=False), near_mean(0.6)),
+    Row(THC(entropy=True, block=256), near_mean(0.25)),
     Row(SignVote(0.1, weighting="agreement"), majority),
     Row(SignVote(1.0, memory=0), vote),
     Row(SignVote(0.4, ties="random"), majority),
+    Row(SignVote(1.0, memory=0, entropy=True), vote),
     # the levels next to each other are a third apart at most, and all but 2 % of the energy is not below the first
     Row(GenNorm(), near_mean(0.5)),
     Row(GenNorm("e5m2", coder="rans", refit=3), near_mean(0.25)),  # two roundings by an eighth at most

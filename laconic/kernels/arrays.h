@@ -49,5 +49,7 @@ inline const float* residual_of(const Optional& residual, const Array& grad) {
 
 // The functions of module_coding.cpp.
 void add_coding(nb::module_& module);
+// Those of module_packing.cpp.
+void add_packing(nb::module_& module);
 
 }  // namespace laconic

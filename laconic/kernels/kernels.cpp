@@ -6,6 +6,7 @@
 #include "coding_kernels.h"
 #include "floats.h"
 #include "gennorm_kernels.h"
+#include "packing_kernels.h"
 #include "sign_vote_kernels.h"
 #include "thc_kernels.h"
 
@@ -65,6 +66,7 @@ bool all_finite(const void* values, size_t count, Format format) {
 
 const Kernels kernels = {average,     all_finite, thc_norms,    thc_encode,  thc_combine, thc_decode,
                          sign_select, sign_pack,  sign_combine, sign_decode, seal,        unseal,
-                         checksum,    gennorm_moments, gennorm_quantize, gennorm_average};
+                         checksum,    gennorm_moments, gennorm_quantize, gennorm_average,
+                         unpack_symbols, count_runs};
 
 }}  // namespace laconic::LACONIC_ISA

@@ -5,6 +5,7 @@
 
 #include "coding.h"
 #include "gennorm.h"
+#include "packing.h"
 #include "sign_vote.h"
 #include "thc.h"
 
@@ -29,6 +30,8 @@ struct Kernels {
   GennormMoments* gennorm_moments;
   GennormQuantize* gennorm_quantize;
   GennormAverage* gennorm_average;
+  UnpackSymbols* unpack_symbols;
+  CountRuns* count_runs;
 };
 
 namespace portable { extern const Kernels kernels; }

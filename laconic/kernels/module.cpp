@@ -279,6 +279,7 @@ NB_MODULE(_native, module) {
              nb::arg("coins").none(), nb::arg("reply").noconvert(), nb::arg("counts").noconvert());
   module.def("sign_decode", &sign_decode, nb::arg("replies"), nb::arg("width"), nb::arg("grad").noconvert());
   add_coding(module);
+  add_packing(module);
   module.def("instruction_sets", &instruction_sets);
   module.def("chosen", [] { return chosen.name; });
   module.def("choose", &choose, nb::arg("name"));
