@@ -6,6 +6,7 @@ laconic.attach(model, laconic.Dense(dtype="bf16"))
 
 from laconic.attach import attach
 from laconic.attachment import Attachment
+from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
 from laconic.gennorm import GenNorm
 from laconic.hook import Hook
@@ -19,6 +20,7 @@ from laconic.thc import THC
 __version__ = _installed_version()
 
 __all__ = [
+    "DAD",
     "THC",
     "Attachment",
     "Dense",
@@ -27,6 +29,7 @@ __all__ = [
     "JsonLines",
     "Peers",
     "Ramp",
+    "RankDAD",
     "SignVote",
     "Stats",
     "TensorBoard",

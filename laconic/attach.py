@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange
+from laconic.shared_layers import SharedLayers, Sharer, shareable
 from laconic.technique import Bucket, Settler
 
 if TYPE_CHECKING:
@@ -41,23 +42,27 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     slot = _slot(ddp)
     if slot.attachment is not None:
         raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
-    _cut_once(technique, parameters, dist.get_world_size(ddp.process_group))
+    workers = dist.get_world_size(ddp.process_group)
+    found = shareable(technique, ddp.module, parameters) if isinstance(technique, Sharer) else {}
+    serving = technique.bind(list(found), workers) if isinstance(technique, Sharer) else technique
+    _cut_once(serving, parameters, workers)
     described = repr(technique) + (" with measure_error" if measure_error else "")
     shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in parameters.items()]
     compare(ddp.process_group, described, shapes)
-    exchange = Exchange(technique, ddp.process_group, next(iter(parameters.values())).device, measure_error)
+    exchange = Exchange(serving, ddp.process_group, next(iter(parameters.values())).device, measure_error)
     named = _named(ddp)  # a parameter frozen after DDP was built still lies in its buckets
     names = {id(parameter): name for name, parameter in named.items()}
     sizes = {name: parameter.numel() for name, parameter in named.items()}
-    slot.attachment = Attachment(
-        technique, exchange, lambda parameter: names[id(parameter)], sizes, slot.clear
-    )
+    name = lambda parameter: names[id(parameter)]  # noqa: E731
+    layers = SharedLayers(ddp, technique, found, exchange, name) if isinstance(technique, Sharer) else None
+    slot.attachment = Attachment(technique, exchange, name, sizes, slot.clear, layers)
     return slot.attachment
 
 
 def settle(technique: Technique, group: dist.ProcessGroup | None) -> Technique:
     """The technique with nothing left open: it is one, its place can serve it, and there is a process group."""
-    if not (hasattr(technique, "encode") and hasattr(technique, "place")) or isinstance(technique, type):
+    known = isinstance(technique, Sharer) or hasattr(technique, "encode")
+    if not (known and hasattr(technique, "place")) or isinstance(technique, type):
         raise TypeError(f"{technique!r} is not a technique; pass a value such as laconic.Dense()")
     if not technique.needs & technique.place.offers:
         raise ValueError(

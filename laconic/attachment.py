@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from laconic.exchange import Exchange
     from laconic.meter import Stats
+    from laconic.shared_layers import SharedLayers
     from laconic.technique import Technique
 
 
@@ -34,16 +35,20 @@ class Attachment:
         name: Callable[[torch.Tensor], str],
         sizes: Mapping[str, int] | None,
         detached: Callable[[], None],
+        layers: SharedLayers | None = None,
     ) -> None:
         self.technique = technique
         self._exchange = exchange
         self._name = name
         self._sizes = sizes
         self._detached = detached
+        self._layers = layers
         self._close = weakref.finalize(self, exchange.close)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """A future of the bucket's gradients as all workers have them."""
+        if self._layers is not None:
+            return self._layers.reduce(bucket)
         parameters = bucket.parameters()
         grad = bucket.buffer()
         layout = Bucket(tuple(map(self._name, parameters)), tuple(p.numel() for p in parameters), grad.dtype)
@@ -76,7 +81,7 @@ class Attachment:
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
         if self._sizes is not None:
-            taken = State.of(self.technique, state["worker"], state["workers"])
+            taken = State.of(self._exchange.technique, state["worker"], state["workers"])
             taken.check(state["memory"], self._sizes)
         self._exchange.step = state["step"]
         seat = (self._exchange.worker, self._exchange.workers)
@@ -95,5 +100,7 @@ class Attachment:
     def detach(self) -> None:
         """The model is plain DDP again."""
         if self._close.alive:
+            if self._layers is not None:
+                self._layers.remove()
             self._detached()
             self._close()

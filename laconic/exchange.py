@@ -22,10 +22,12 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Messages, Reading, Surveyor, Technique, Turn
+from laconic.technique import Bucket, Messages, Piece, Reading, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
+
+    from laconic.taps import Rows
 
 
 @dataclass
@@ -68,7 +70,7 @@ class Exchange:
         self.step = 0
         self.state = State.of(technique, self.worker, self.workers)
         self.listeners: list[Callable[[int, Stats], None]] = []
-        self._technique = technique
+        self.technique = technique
         self._device = device
         self._measure_error = measure_error
         self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
@@ -88,11 +90,37 @@ class Exchange:
 
         Buckets come in order, the same on all workers; `last` says that the step has no more.
         """
-        memory = self.state.memory(bucket, self._device, self._carrier)
+        return self._submit(grad, bucket, self._pieces(bucket), last)
+
+    def share(self, grad: torch.Tensor, piece: Piece, rows: Rows) -> torch.futures.Future[torch.Tensor]:
+        """A future of `grad`, which will then hold a layer's gradient for all workers, from everybody's rows."""
+        return self._submit(grad, piece.bucket, [piece], last=False, rows=rows)
+
+    def end_step(self) -> None:
+        """The step, if one has begun, has no more buckets."""
+        if self._current is not None:
+            self._submit(torch.empty(0), Bucket((), (), torch.float32), [], last=True)
+
+    def _submit(
+        self,
+        grad: torch.Tensor,
+        bucket: Bucket,
+        pieces: Sequence[Piece],
+        last: bool,
+        rows: Rows | None = None,
+    ) -> torch.futures.Future[torch.Tensor]:
+        memory = self.state.memory(bucket, self._device, self._carrier) if bucket.names else {}
         step = self._current = self._current or _Step(self.step)
         turns = [
-            Turn(piece, step.number, self.worker, self.state.part(memory, piece), tallies=self.state.tallies)
-            for piece in self._pieces(bucket)
+            Turn(
+                piece,
+                step.number,
+                self.worker,
+                self.state.part(memory, piece),
+                tallies=self.state.tallies,
+                rows=rows,
+            )
+            for piece in pieces
         ]
         journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
         journeys = journeys or [_stay()]  # a bucket of empty parameters
@@ -123,32 +151,36 @@ class Exchange:
         exact = grad.to(torch.float32, copy=True) if self._measure_error else None
         if exact is not None:
             yield _sum(exact)
-        if isinstance(self._technique, Surveyor):
-            turn.agreed = yield from self._survey(self._technique, turn, grad)
+        if isinstance(self.technique, Surveyor):
+            turn.agreed = yield from self._survey(self.technique, turn, grad)
         with self.meter.phase("encode"):
-            messages = _move(self._technique.encode(turn, grad), self._carrier)
-        replies = yield from self._technique.place.exchange(
-            messages, self.worker, functools.partial(self._combine, turn)
-        )
+            messages = _move(self.technique.encode(turn, grad), self._carrier)
+        replies = yield from self._deliver(turn, messages)
         with self.meter.phase("decode"):
-            self._technique.decode(turn, _move(replies, self._device), grad)
+            self.technique.decode(turn, _move(replies, self._device), grad)
         if exact is not None:
             exact /= self.workers
             turn.readings["error"] = Reading((grad - exact).square().sum(), exact.square().sum())
         for name, reading in turn.readings.items():
             step.readings[name].append(reading)
 
+    def _deliver(self, turn: Turn, messages: Messages) -> Generator[Transfer, None, Messages]:
+        place = self.technique.place
+        if turn.piece.gathers:
+            return (yield from place.gather(messages[0], self.workers))
+        return (yield from place.exchange(messages, self.worker, functools.partial(self._combine, turn)))
+
     def _survey(
         self, technique: Surveyor, turn: Turn, grad: torch.Tensor
     ) -> Generator[Transfer, None, torch.Tensor]:
         with self.meter.phase("encode"):
             numbers = technique.survey(turn, grad).to(self._carrier)
-        yield from self._technique.place.agree(numbers, self.workers)
+        yield from self.technique.place.agree(numbers, self.workers)
         return numbers.to(self._device)
 
     def _combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         with self.meter.phase("combine"):
-            return self._technique.combine(turn, messages)
+            return self.technique.combine(turn, messages)
 
     def _arrive(self, passage: _Passage) -> None:
         step = passage.step

@@ -21,6 +21,9 @@ from laconic.technique import Capability
 if TYPE_CHECKING:
     from laconic.technique import Messages
 
+UNEVEN = 1.25
+"""How many times their sum padded messages may be."""
+
 Combine: TypeAlias = "Callable[[Messages], torch.Tensor]"
 
 # torch 2.13 renamed this collective and warns at its old name.
@@ -56,6 +59,9 @@ class Place(Protocol):
     def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
         """The replies for all shards; message k is about shard k."""
 
+    def gather(self, message: torch.Tensor, workers: int) -> Exchange:
+        """Everybody's messages, in worker order."""
+
 
 @dataclass(frozen=True)
 class Peers:
@@ -88,6 +94,10 @@ class Peers:
             return (yield from _exchange_rows(messages, worker, combine))
         return (yield from _exchange_list(messages, worker, combine))
 
+    def gather(self, message: torch.Tensor, workers: int) -> Exchange:
+        """Every message goes to all, its size ahead."""
+        return (yield from _spread(message, workers))
+
 
 def _exchange_rows(messages: torch.Tensor, worker: int, combine: Combine) -> Exchange:
     arrived = torch.empty_like(messages)
@@ -105,12 +115,23 @@ def _exchange_list(messages: Messages, worker: int, combine: Combine) -> Exchang
     outgoing, incoming = sizes.tolist(), arriving.tolist()
     arrived = messages[0].new_empty(sum(incoming))
     yield _all_to_all(arrived, torch.cat(list(messages)), outgoing[worker], (incoming, outgoing))
-    reply = combine(arrived.split(incoming))
-    counts = torch.empty_like(sizes)
-    yield _gather(counts, counts.new_tensor([len(reply)]))
-    replies = reply.new_empty(len(messages), int(counts.max()))
-    yield _gather(replies, torch.nn.functional.pad(reply, (0, replies.shape[1] - len(reply))))
-    return [row[:count] for row, count in zip(replies, counts.tolist(), strict=True)]
+    return (yield from _spread(combine(arrived.split(incoming)), len(messages)))
+
+
+def _spread(message: torch.Tensor, workers: int) -> Exchange:
+    """Everybody's message; sizes that differ much are sent as they are, others padded to the longest."""
+    counts = torch.empty(workers, dtype=torch.int32, device=message.device)
+    yield _gather(counts, counts.new_tensor([len(message)]))
+    sizes = counts.tolist()
+    if max(sizes) * workers > UNEVEN * sum(sizes):
+        heard = message.new_empty(sum(sizes))
+        outgoing = [len(message)] * workers
+        sent = _all_to_all(heard, message.repeat(workers), len(message), (sizes, outgoing))
+        yield replace(sent, phase="down")
+        return list(heard.split(sizes))
+    rows = message.new_empty(workers, max(sizes))
+    yield _gather(rows, torch.nn.functional.pad(message, (0, rows.shape[1] - len(message))))
+    return [row[:count] for row, count in zip(rows, sizes, strict=True)]
 
 
 def _all_to_all(

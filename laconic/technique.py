@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from laconic.places import Place
+    from laconic.taps import Rows
 
 PIECE_BYTES = 1 << 19  # large enough to amortize a round trip, small enough to keep both directions busy
 
@@ -72,6 +73,11 @@ class Piece:
     def numel(self) -> int:
         """Coordinates in the piece."""
         return self.stop - self.start
+
+    @property
+    def gathers(self) -> bool:
+        """Whether everybody's messages go to everybody, and nothing is combined."""
+        return False
 
     @property
     def padding(self) -> int:
@@ -136,6 +142,8 @@ class Turn:
     """What a technique noticed, for telemetry: amounts and what they are shares of, added up over a step."""
     tallies: dict[str, Memory] = field(default_factory=dict)
     """Of a technique that keeps tallies."""
+    rows: Rows | None = None
+    """What a layer was given and what came back, where a piece is a layer."""
 
 
 class Technique(Protocol):

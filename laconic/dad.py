@@ -1,0 +1,273 @@
+"""DAD and RankDAD: share the factors of a layer's gradient instead of the gradient (Baker, Calhoun, Pearlmutter and
+Plis, "Efficient distributed auto-differentiation", arXiv 2102.09631).
+
+The gradient of a linear layer is ΔᵀA, of its inputs A and of what came back to its outputs Δ, a row a sample each
+(taps.py). With S workers:
+
+    DAD        everybody's rows to everybody; Σ_s Δ_sᵀ A_s / S, which is exactly the average
+    RankDAD    every worker's best factors P Qᵀ ≈ ΔᵀA of rank r (lowrank.py); what they leave is kept for the next
+               step. One way: everybody's factors to everybody, and their sum. Two ways: to the layer's owner, who
+               factors their sum again, and keeps what that leaves; everybody has the reply
+
+A bias is the sum of Δ's rows, and is always exact. A layer shares what takes fewer bytes, its gradient included
+(layers.py); all else travels as `Dense`. Messages are float32: P's columns, Q's columns or rows of A and Δ, the bias.
+
+Rows are the data, or nearly so: what the first layer is given travels unless `skip_inputs`, and factors are
+combinations of it. Where data are private, use another technique.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from laconic import checks, lowrank
+from laconic.dense import Dense
+from laconic.layers import Layer, choose
+from laconic.places import Peers, Place
+from laconic.technique import Bucket, Capability, Memory, Messages, Piece, Reading, Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from laconic.layers import Choice
+    from laconic.lowrank import Factors
+    from laconic.technique import Count
+
+KEEP = 32
+"""Columns of a residual; what is beyond them is forgotten."""
+
+
+@dataclass(frozen=True)
+class DAD:
+    """Rows of inputs and deltas where these are fewer numbers than a gradient; the result is the exact average.
+
+    `private` are beginnings of names of parameters that are not exchanged at all. `skip_inputs` keeps layers that are
+    given the data itself out of it.
+    """
+
+    private: tuple[str, ...] = ()
+    skip_inputs: bool = False
+    place: Place = Peers()
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+    convolutions: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check_names(self.private)
+        checks.flag("skip_inputs", self.skip_inputs)
+
+    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
+        """How a layer travels that has so many rows on a worker."""
+        return choose(layer, ["rows"], rows, rows, workers)
+
+    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
+        """The technique for these layers."""
+        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers)
+
+
+@dataclass(frozen=True)
+class RankDAD:
+    """The best factors of a layer's gradient: r columns instead of a matrix.
+
+    `energy` is the share of a gradient's energy to keep, by as few columns as that takes, up to `rank`. `method`
+    "power" is the paper's iteration, with `sweeps` for each column. `two_way` lets a layer's owner factor the sum
+    again, so that replies do not grow with the number of workers. `error_feedback` keeps what factors leave.
+    """
+
+    rank: int = 4
+    energy: float | None = None
+    method: str = "qr"
+    sweeps: int = 10
+    two_way: bool = True
+    private: tuple[str, ...] = ()
+    skip_inputs: bool = False
+    error_feedback: bool = True
+    place: Place = Peers()
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+    convolutions: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("sweeps", self.sweeps)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; use an integer, 1 or more")
+        if self.energy is not None and not 0 < checks.number("energy", self.energy) <= 1:
+            raise ValueError(f"energy is {self.energy}; use a share above 0, up to 1")
+        checks.choice("method", self.method, "qr", "block", "power")
+        for name in ("two_way", "skip_inputs", "error_feedback"):
+            checks.flag(name, getattr(self, name))
+        _check_names(self.private)
+
+    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
+        """How a layer travels that has so many rows on a worker."""
+        return choose(layer, ["two ways" if self.two_way else "one way"], rows, self.rank, workers)
+
+    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
+        """The technique for these layers."""
+        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers, self)
+
+
+@dataclass(frozen=True)
+class LayerPiece(Piece):
+    """A layer's parameters; `owner` factors the sum, unless everybody's messages go to everybody."""
+
+    layer: Layer
+    owner: int | None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether there is no owner."""
+        return self.owner is None
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """DAD, or with `factored` RankDAD, at work on known layers, and `Dense` on all else."""
+
+    place: Place
+    layers: Mapping[str, Layer]
+    workers: int
+    factored: RankDAD | None = None
+    rest: Dense = field(default_factory=Dense)
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+    varies: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    def keeps(self, worker: int, _workers: int) -> Mapping[str, Count]:
+        """What factors leave, on workers and on owners."""
+        if self.factored is None or not self.factored.error_feedback:
+            return {}
+        owners = self._owners()
+
+        def residual(name: str, _numel: int) -> int:
+            return KEEP * self.layers[name].width if name in self.layers else 0
+
+        def reply_residual(name: str, numel: int) -> int:
+            return residual(name, numel) if owners.get(name) == worker else 0
+
+        kept: dict[str, Count] = {"residual": residual}
+        return kept | ({"reply residual": reply_residual} if self.factored.two_way else {})
+
+    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
+        """Everything that is no layer's, as `Dense` cuts it."""
+        return self.rest.cut(bucket, workers)
+
+    def piece(self, layer: Layer, dtype: torch.dtype) -> LayerPiece:
+        """The piece of a layer."""
+        bucket = Bucket(layer.parameters, layer.sizes, dtype)
+        two_way = self.factored is not None and self.factored.two_way
+        owner = self._owners()[layer.weight] if two_way else None
+        return LayerPiece(bucket, 0, bucket.numel, self.workers, bucket.numel, layer, owner)
+
+    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
+        """Rows or factors, to everybody or to the layer's owner."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            return self.rest.encode(turn, grad)
+        assert turn.rows is not None
+        deltas, inputs = turn.rows.deltas, turn.rows.inputs
+        bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
+        if self.factored is None:
+            message = _packed(deltas, inputs)
+        else:
+            found = self._factor(deltas, inputs, turn.memory.get("residual"), piece.layer)
+            turn.readings |= _readings(piece.layer, found)
+            message = torch.cat([_packed(found.P.T, found.Q.T), bias])
+        nothing = message.new_empty(0).view(torch.uint8)
+        sent = message.view(torch.uint8)
+        if piece.owner is None:
+            return [sent]
+        return [sent if worker == piece.owner else nothing for worker in range(piece.shards)]
+
+    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+        """The factors of the mean, if the layer is this worker's."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            return self.rest.combine(turn, messages)
+        if turn.worker != piece.owner:
+            return messages[0].new_empty(0)
+        deltas, inputs, bias = self._stacked(piece.layer, messages)
+        found = self._factor(deltas, inputs, turn.memory.get("reply residual"), piece.layer)
+        return torch.cat([_packed(found.P.T, found.Q.T), bias]).view(torch.uint8)
+
+    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
+        """`grad` is the layer's weight's gradient, and behind it its bias's."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            self.rest.decode(turn, replies, grad)
+            return
+        layer = piece.layer
+        heard = replies if piece.owner is None else [replies[piece.owner]]
+        deltas, inputs, bias = self._stacked(layer, heard)
+        weight = grad[: layer.outputs * layer.inputs].view(layer.outputs, layer.inputs)
+        weight.copy_(deltas.T @ inputs)
+        if layer.bias is not None:
+            grad[weight.numel() :] = bias
+
+    def _factor(
+        self, deltas: torch.Tensor, inputs: torch.Tensor, kept: Memory | None, layer: Layer
+    ) -> Factors:
+        """The factors to send; what they leave is kept."""
+        settings = self.factored
+        assert settings is not None
+        method: lowrank.Method = settings.method  # type: ignore[assignment]
+        if kept is None:
+            return lowrank.factor(deltas, inputs, settings.rank, settings.energy, method, settings.sweeps)
+        found, left = lowrank.factor_with_residual(
+            deltas, inputs, _residual(kept.old, layer), 1.0, settings.rank, settings.energy, KEEP, method
+        )
+        columns = kept.new.view(KEEP, layer.width)
+        columns.zero_()
+        columns[: left.rank, : layer.outputs] = left.P.T
+        columns[: left.rank, layer.outputs :] = left.Q.T
+        return found
+
+    def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The rows whose product is the mean of what messages say, and the mean bias."""
+        bias_size = layer.outputs * (layer.bias is not None and self.factored is not None)
+        deltas, inputs, biases = [], [], []
+        for message in messages:
+            values = message.view(torch.float32)
+            rows = (len(values) - bias_size) // layer.width
+            split = values.split([rows * layer.outputs, rows * layer.inputs, bias_size])
+            deltas.append(split[0].view(rows, layer.outputs) / len(messages))
+            inputs.append(split[1].view(rows, layer.inputs))
+            biases.append(split[2] if self.factored else deltas[-1].sum(0))
+        bias = torch.stack(biases).sum(0)
+        return torch.cat(deltas), torch.cat(inputs), bias / len(messages) if self.factored else bias
+
+    def _owners(self) -> dict[str, int]:
+        """For every layer a worker, so that all have about as much to factor."""
+        load, owners = [0] * self.workers, {}
+        for layer in sorted(self.layers.values(), key=lambda layer: (-layer.width, layer.weight)):
+            owners[layer.weight] = load.index(min(load))
+            load[owners[layer.weight]] += layer.width
+        return owners
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        raise TypeError(f"private is {names!r}; use a tuple of beginnings of names, such as ('encoder.',)")
+
+
+def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    return torch.cat([deltas.reshape(-1), inputs.reshape(-1)]).float()
+
+
+def _residual(kept: torch.Tensor, layer: Layer) -> Factors | None:
+    columns = kept.view(KEEP, layer.width)
+    if not bool(columns.any()):
+        return None
+    p, q = columns[:, : layer.outputs].T, columns[:, layer.outputs :].T
+    zero = torch.zeros((), dtype=torch.float64)
+    return lowrank.Factors(p, q, zero.new_zeros(KEEP), zero)
+
+
+def _readings(layer: Layer, found: Factors) -> dict[str, Reading]:
+    """The layer's rank, by 95 % of its energy, and the share that was sent."""
+    rank = lowrank.rank_by_energy(found.sigma, 0.95, found.energy)
+    return {f"rank {layer.name}": Reading(rank, 1.0), f"kept {layer.name}": Reading(found.kept, 1.0)}

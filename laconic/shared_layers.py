@@ -1,0 +1,221 @@
+"""Layers of a DDP model that share rows or factors: what hooks see of them, and what becomes of DDP's buckets.
+
+In the first step everything travels as `Dense`, while every layer's rows are counted and multiplied: a layer whose
+gradient is not the product of its rows (a weight that is used in other ways, too) is an error that names it. Then the
+workers agree on the largest number of rows, and with it on how each layer travels. From there on a bucket is taken
+apart: layers that share do so, what is private stays, and all else is a smaller bucket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+
+from laconic.layers import find
+from laconic.taps import Rows, Taps
+from laconic.technique import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from laconic.dad import Sharing
+    from laconic.exchange import Exchange
+    from laconic.layers import Choice, Found, Layer
+
+Result = torch.futures.Future[torch.Tensor]
+
+TOLERANCE = 2.0**-5
+"""How far a gradient may be from the product of its rows, relative to it: autocast rounds both to 8 bits or more."""
+
+
+@runtime_checkable
+class Sharer(Protocol):
+    """A technique for layers."""
+
+    private: tuple[str, ...]
+    skip_inputs: bool
+    convolutions: bool
+
+    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
+        """How a layer travels that has so many rows on a worker."""
+
+    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
+        """The technique for these layers."""
+
+
+def shareable(technique: Sharer, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> Found:
+    """The layers that may share, with their modules."""
+    for start in technique.private:
+        if not any(name.startswith(start) for name in trained):
+            raise ValueError(f"private has {start!r}, but no trained parameter's name begins so")
+    public = {name: value for name, value in trained.items() if not name.startswith(technique.private)}
+    found = {
+        layer: modules
+        for layer, modules in find(model, public).items()
+        if technique.convolutions or not layer.convolution
+    }
+    if not found:
+        kinds = "linear layer or convolution" if technique.convolutions else "linear layer"
+        raise ValueError(f"no {kinds} of this model can share; use laconic.Dense() or another technique")
+    return found
+
+
+class SharedLayers:
+    """One model's layers at work."""
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        technique: Sharer,
+        found: Found,
+        exchange: Exchange,
+        name: Callable[[torch.Tensor], str],
+    ) -> None:
+        self._group, self._technique, self._exchange, self._name = (
+            ddp.process_group,
+            technique,
+            exchange,
+            name,
+        )
+        self._layers = list(found)
+        self._taps = Taps({layer.name: modules for layer, modules in found.items()})
+        self._rows: dict[str, int] | None = None
+        self._results: dict[str, Result] = {}
+        self.choices: list[Choice] | None = None
+        """How each layer travels, from the second step on."""
+
+    def reduce(self, bucket: dist.GradBucket) -> Result:
+        """A future of the bucket's gradients as all workers have them."""
+        if self._rows is not None and self.choices is None:
+            self._agree(bucket.buffer().device)
+        names = [self._name(parameter) for parameter in bucket.parameters()]
+        views = dict(zip(names, bucket.gradients(), strict=True))
+        if self.choices is None:
+            self._count(views)
+        pending = [self._share(layer, views) for layer in self._sharing() if layer.weight in views]
+        pending += [
+            self._fill(layer, views) for layer in self._sharing() if views.keys() & {*layer.parameters}
+        ]
+        taken = {name for layer in self._sharing() for name in layer.parameters}
+        others = [
+            name for name in names if name not in taken and not name.startswith(self._technique.private)
+        ]
+        if others:
+            pending.append(self._average({name: views[name] for name in others}))
+        if bucket.is_last():
+            self._end_step()
+        buffer = bucket.buffer()
+        return torch.futures.collect_all(pending).then(lambda done: _settled(done.value(), buffer))
+
+    def remove(self) -> None:
+        """The model's modules are as they were."""
+        self._taps.remove()
+
+    def _sharing(self) -> list[Layer]:
+        return [choice.layer for choice in self.choices or () if choice.way != "dense"]
+
+    def _share(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
+        """The layer's rows are on their way."""
+        weight = views[layer.weight]
+        technique = self._exchange.technique
+        piece = technique.piece(layer, weight.dtype)  # type: ignore[attr-defined]
+        rows = self._taps.take(layer.name) or _none(layer, weight)
+        future = self._exchange.share(weight.new_empty(piece.numel), piece, rows)
+        result = self._result(layer)
+        return future.then(lambda done: _passed(done, result))
+
+    def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
+        """A future that the layer's parameters in this bucket have their gradients."""
+
+        def fill(done: Result) -> torch.Tensor:
+            result = done.value()
+            parts = dict(zip(layer.parameters, result.split(layer.sizes), strict=True))
+            for name in views.keys() & parts.keys():
+                views[name].copy_(parts[name].view_as(views[name]))
+            return result
+
+        return self._result(layer).then(fill)
+
+    def _average(self, views: Mapping[str, torch.Tensor]) -> Result:
+        """A future that these parameters have their average gradients."""
+        sizes = tuple(view.numel() for view in views.values())
+        flat = torch.cat([view.flatten() for view in views.values()])
+        layout = Bucket(tuple(views), sizes, flat.dtype)
+
+        def back(done: Result) -> torch.Tensor:
+            for view, part in zip(views.values(), done.value().split(sizes), strict=True):
+                view.copy_(part.view_as(view))
+            return flat
+
+        return self._exchange.reduce(flat, layout, last=False).then(back)
+
+    def _result(self, layer: Layer) -> Result:
+        """The layer's gradient in this step; its weight and its bias may be in different buckets."""
+        return self._results.setdefault(layer.name, torch.futures.Future())
+
+    def _end_step(self) -> None:
+        self._exchange.end_step()
+        self._results.clear()
+        self._taps.drop()
+
+    def _count(self, views: Mapping[str, torch.Tensor]) -> None:
+        """Rows are counted, and multiplied once to see that they are all there is to a gradient."""
+        self._rows = self._rows or {}
+        for layer in self._layers:
+            if layer.weight in views:
+                rows = self._taps.take(layer.name)
+                self._rows[layer.name] = len(rows.inputs) if rows is not None else 0
+                _check_product(layer, rows, views[layer.weight])
+
+    def _agree(self, device: torch.device) -> None:
+        """All workers have the same choices."""
+        assert self._rows is not None
+        known = [(self._rows.get(layer.name, 0), layer.name in self._taps.fed) for layer in self._layers]
+        where = device if "nccl" in dist.get_backend_config(self._group) else torch.device("cpu")
+        agreed = torch.tensor(known, dtype=torch.int64, device=where)
+        dist.all_reduce(agreed, dist.ReduceOp.MAX, self._group)
+        workers = dist.get_world_size(self._group)
+        self.choices = []
+        for layer, (rows, fed) in zip(self._layers, agreed.tolist(), strict=True):
+            choice = self._technique.choose(layer, rows, workers)
+            skipped = self._technique.skip_inputs and fed
+            self.choices.append(choice._replace(way="dense") if skipped else choice)
+
+
+def _check_product(layer: Layer, rows: Rows | None, gradient: torch.Tensor) -> None:
+    product = torch.zeros_like(gradient) if rows is None else (rows.deltas.T @ rows.inputs).view_as(gradient)
+    apart = (gradient - product.to(gradient)).norm()
+    if bool(apart > TOLERANCE * gradient.norm()):
+        raise ValueError(
+            f"the gradient of {layer.weight} is not the product of what {layer.name} was given and what came back; "
+            f"it is used elsewhere, or changed on the way: keep it out with private, or use another technique"
+        )
+
+
+def _none(layer: Layer, like: torch.Tensor) -> Rows:
+    return Rows(
+        like.new_empty(0, layer.inputs, dtype=torch.float32),
+        like.new_empty(0, layer.outputs, dtype=torch.float32),
+    )
+
+
+def _passed(done: Result, result: Result) -> torch.Tensor:
+    """What is done, or went wrong, is the result's."""
+    try:
+        value = done.value()
+    except Exception as error:
+        result.set_exception(error)  # type: ignore[arg-type]
+        raise
+    result.set_result(value)
+    return value
+
+
+def _settled(done: Sequence[Result], buffer: torch.Tensor) -> torch.Tensor:
+    for each in done:
+        each.value()  # raises what went wrong
+    return buffer

@@ -1,0 +1,87 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from workers import run
+
+import laconic
+from laconic.dad import DAD, RankDAD
+
+
+class Tangle(nn.Module):
+    """Norms, an embedding tied to the head, a layer called twice, leading dimensions, a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.norm = nn.LayerNorm(16)
+        self.twice = nn.Linear(16, 16)
+        self.wide = nn.Linear(16, 64)
+        self.back = nn.Linear(64, 16, bias=False)
+        self.mix = nn.Conv2d(1, 2, 3, padding=1)
+        self.head = nn.Linear(16, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        x = self.norm(self.embedding(tokens))
+        x = torch.tanh(self.twice(torch.relu(self.twice(x))))
+        x = x + self.back(torch.relu(self.wide(x)))
+        x = x + self.mix(x[:, None]).mean(1)
+        return self.head(x)
+
+
+def _tokens(step, rows=3):
+    generator = torch.Generator().manual_seed(1000 * step + torch.distributed.get_rank())
+    return torch.randint(20, (rows, 5), generator=generator)
+
+
+def _trained(technique, steps, uneven=False, accumulate=1):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Tangle(), bucket_cap_mb=0.005)
+    attachment = laconic.attach(model, technique) if technique is not None else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(accumulate):
+            rows = 3 + torch.distributed.get_rank() * uneven
+            tokens = _tokens(step * accumulate + part, rows)
+            context = model.no_sync() if part + 1 < accumulate else torch.enable_grad()
+            with context:
+                loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+                loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    sent = attachment.stats().sent if attachment else None
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), losses, sent
+
+
+def _both(technique, steps, options):
+    return _trained(None, steps, **options), _trained(technique, steps, **options)
+
+
+CASES = {"plain": {}, "uneven batches": {"uneven": True}, "accumulation": {"accumulate": 2}}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+def test_dad_is_plain_ddp(options):
+    for (plain, losses, _), (shared, ours, _) in run(3, _both, DAD(), 10, options):
+        assert torch.allclose(plain, shared, atol=1e-4)
+        assert losses == pytest.approx(ours, abs=1e-4)
+
+
+def test_full_rank_is_plain_ddp():
+    for two_way in (True, False):
+        technique = RankDAD(rank=16, two_way=two_way, error_feedback=False)
+        for (plain, _, _), (shared, _, _) in run(2, _both, technique, 10, {}):
+            assert torch.allclose(plain, shared, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "technique",
+    [DAD(), RankDAD(2), RankDAD(2, two_way=False), RankDAD(3, energy=0.9, method="power")],
+    ids=repr,
+)
+def test_replicas_stay_identical_bit_for_bit(technique):
+    results = run(3, _trained, technique, 20)
+    assert all(torch.equal(results[0][0], parameters) for parameters, _, _ in results)
