@@ -1,6 +1,6 @@
-"""GenNorm: minifloats in codes of a fitted density (Chen, Rini, Salehkalaibar et al., "DNN gradient lossless
-compression: can GenNorm be the answer?", arXiv 2111.07599, and CO3, "How to attain communication-efficient DNN
-training? Convert, compress, correct", arXiv 2204.08211).
+"""GenNorm: minifloats in codes of a fitted density (Chen, Hernandez, Huang and Rini, "DNN gradient lossless
+compression: can GenNorm be the answer?", arXiv 2111.07599, and "How to attain communication-efficient DNN training?
+Convert, compress, correct", arXiv 2204.08211, which is called CO3).
 
 The values of a gradient are much like draws from a generalized normal. With γ = `memory`, for each tensor, or for
 each slice of a large one:
