@@ -8,6 +8,7 @@ from laconic.attach import attach
 from laconic.attachment import Attachment
 from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
+from laconic.explain import explain
 from laconic.gennorm import GenNorm
 from laconic.hook import Hook
 from laconic.meter import Stats
@@ -34,5 +35,6 @@ __all__ = [
     "Stats",
     "TensorBoard",
     "attach",
+    "explain",
     "header",
 ]

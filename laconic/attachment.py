@@ -71,6 +71,7 @@ class Attachment:
             "workers": self._exchange.workers,
             "memory": self._exchange.state.values(),
             "tallies": {name: tally.old.clone() for name, tally in self._exchange.state.tallies.items()},
+            "rows": self._layers.state() if self._layers is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,6 +85,8 @@ class Attachment:
             taken = State.of(self._exchange.technique, state["worker"], state["workers"])
             taken.check(state["memory"], self._sizes)
         self._exchange.step = state["step"]
+        if self._layers is not None:
+            self._layers.load(state.get("rows", {}))
         seat = (self._exchange.worker, self._exchange.workers)
         if (state["worker"], state["workers"]) == seat:
             self._exchange.state.load(state["memory"])

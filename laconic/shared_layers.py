@@ -4,10 +4,17 @@ In the first step everything travels as `Dense`, while every layer's rows are co
 gradient is not the product of its rows (a weight that is used in other ways, too) is an error that names it. Then the
 workers agree on the largest number of rows, and with it on how each layer travels. From there on a bucket is taken
 apart: layers that share do so, what is private stays, and all else is a smaller bucket.
+
+A layer's rows are complete when its weight has its gradient, long before its bucket is. They leave then, as soon as
+those of all layers before it have: in the order in which DDP's buckets had them in the two steps before, which is the
+same on all workers.
 """
 
 from __future__ import annotations
 
+import functools
+import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -31,6 +38,15 @@ Result = torch.futures.Future[torch.Tensor]
 
 TOLERANCE = 2.0**-5
 """How far a gradient may be from the product of its rows, relative to it: autocast rounds both to 8 bits or more."""
+
+
+@dataclass
+class _Step:
+    """Layers that have left, in order, weights that have their gradients, and layers' results."""
+
+    left: list[Layer] = field(default_factory=list)
+    ready: dict[str, torch.Tensor] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -76,6 +92,7 @@ class SharedLayers:
         exchange: Exchange,
         name: Callable[[torch.Tensor], str],
     ) -> None:
+        self._ddp: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
         self._group, self._technique, self._exchange, self._name = (
             ddp.process_group,
             technique,
@@ -84,24 +101,34 @@ class SharedLayers:
         )
         self._layers = list(found)
         self._taps = Taps({layer.name: modules for layer, modules in found.items()})
-        self._rows: dict[str, int] | None = None
-        self._results: dict[str, Result] = {}
+        self._ready = [
+            modules[0].weight.register_post_accumulate_grad_hook(  # type: ignore[operator]
+                functools.partial(self._has_gradient, layer)
+            )
+            for layer, modules in found.items()
+        ]
+        self._rows: dict[str, int] = {}
+        self._counted = False
+        self._step = _Step()
+        self._before: list[Layer] = []
+        self._order: list[Layer] = []
         self.choices: list[Choice] | None = None
         """How each layer travels, from the second step on."""
 
     def reduce(self, bucket: dist.GradBucket) -> Result:
         """A future of the bucket's gradients as all workers have them."""
-        if self._rows is not None and self.choices is None:
+        if self._counted and self.choices is None:
             self._agree(bucket.buffer().device)
         names = [self._name(parameter) for parameter in bucket.parameters()]
         views = dict(zip(names, bucket.gradients(), strict=True))
         if self.choices is None:
             self._count(views)
-        pending = [self._share(layer, views) for layer in self._sharing() if layer.weight in views]
-        pending += [
-            self._fill(layer, views) for layer in self._sharing() if views.keys() & {*layer.parameters}
+        sharing = {layer.weight: layer for layer in self._sharing()}
+        self._leave([sharing[name] for name in names if name in sharing], views)
+        pending = [
+            self._fill(layer, views) for layer in sharing.values() if views.keys() & {*layer.parameters}
         ]
-        taken = {name for layer in self._sharing() for name in layer.parameters}
+        taken = {name for layer in sharing.values() for name in layer.parameters}
         others = [
             name for name in names if name not in taken and not name.startswith(self._technique.private)
         ]
@@ -112,22 +139,58 @@ class SharedLayers:
         buffer = bucket.buffer()
         return torch.futures.collect_all(pending).then(lambda done: _settled(done.value(), buffer))
 
+    def state(self) -> dict[str, int]:
+        """What a resumed run needs to choose as this one did."""
+        return dict(self._rows) if self._counted else {}
+
+    def load(self, rows: Mapping[str, int]) -> None:
+        """Rows are known from a run before."""
+        self._rows, self._counted, self.choices = dict(rows), bool(rows), None
+
     def remove(self) -> None:
         """The model's modules are as they were."""
         self._taps.remove()
+        for hook in self._ready:
+            hook.remove()
 
     def _sharing(self) -> list[Layer]:
         return [choice.layer for choice in self.choices or () if choice.way != "dense"]
 
-    def _share(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
+    def _has_gradient(self, layer: Layer, weight: torch.Tensor) -> None:
+        """In backward: the layers whose turn it is leave."""
+        ddp = self._ddp()
+        if self._order and ddp is not None and ddp.require_backward_grad_sync:
+            self._step.ready[layer.weight] = weight
+            while (upcoming := self._upcoming()) is not None and upcoming.weight in self._step.ready:
+                self._share(upcoming, self._step.ready[upcoming.weight])
+
+    def _leave(self, layers: Sequence[Layer], views: Mapping[str, torch.Tensor]) -> None:
+        """All layers of a bucket have left, after those that come before them."""
+        for layer in layers:
+            if layer not in self._step.left:
+                expected = self._upcoming()
+                if expected is not None and expected != layer:
+                    raise RuntimeError(
+                        f"DDP's buckets have changed: {layer.name} comes before {expected.name} now"
+                    )
+                self._share(layer, views[layer.weight])
+
+    def _upcoming(self) -> Layer | None:
+        """The layer whose turn it is, once there is an order."""
+        left = len(self._step.left)
+        return self._order[left] if left < len(self._order) else None
+
+    def _share(self, layer: Layer, weight: torch.Tensor) -> None:
         """The layer's rows are on their way."""
-        weight = views[layer.weight]
-        technique = self._exchange.technique
-        piece = technique.piece(layer, weight.dtype)  # type: ignore[attr-defined]
+        technique: Sharing = self._exchange.technique  # type: ignore[assignment]
+        piece = technique.piece(layer, weight.dtype)
         rows = self._taps.take(layer.name) or _none(layer, weight)
-        future = self._exchange.share(weight.new_empty(piece.numel), piece, rows)
         result = self._result(layer)
-        return future.then(lambda done: _passed(done, result))
+        self._step.left.append(layer)
+        future = self._exchange.share(
+            torch.empty(piece.numel, dtype=weight.dtype, device=weight.device), piece, rows
+        )
+        future.then(lambda done: _pass_on(done, result))
 
     def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
         """A future that the layer's parameters in this bucket have their gradients."""
@@ -156,16 +219,18 @@ class SharedLayers:
 
     def _result(self, layer: Layer) -> Result:
         """The layer's gradient in this step; its weight and its bias may be in different buckets."""
-        return self._results.setdefault(layer.name, torch.futures.Future())
+        return self._step.results.setdefault(layer.name, torch.futures.Future())
 
     def _end_step(self) -> None:
         self._exchange.end_step()
-        self._results.clear()
+        self._counted = True
+        left, self._step = self._step.left, _Step()
+        self._order = left if left == self._before else []
+        self._before = left
         self._taps.drop()
 
     def _count(self, views: Mapping[str, torch.Tensor]) -> None:
         """Rows are counted, and multiplied once to see that they are all there is to a gradient."""
-        self._rows = self._rows or {}
         for layer in self._layers:
             if layer.weight in views:
                 rows = self._taps.take(layer.name)
@@ -174,7 +239,6 @@ class SharedLayers:
 
     def _agree(self, device: torch.device) -> None:
         """All workers have the same choices."""
-        assert self._rows is not None
         known = [(self._rows.get(layer.name, 0), layer.name in self._taps.fed) for layer in self._layers]
         where = device if "nccl" in dist.get_backend_config(self._group) else torch.device("cpu")
         agreed = torch.tensor(known, dtype=torch.int64, device=where)
@@ -204,15 +268,12 @@ def _none(layer: Layer, like: torch.Tensor) -> Rows:
     )
 
 
-def _passed(done: Result, result: Result) -> torch.Tensor:
+def _pass_on(done: Result, result: Result) -> None:
     """What is done, or went wrong, is the result's."""
     try:
-        value = done.value()
-    except Exception as error:
+        result.set_result(done.value())
+    except Exception as error:  # whatever it is, those who wait for the result must learn of it
         result.set_exception(error)  # type: ignore[arg-type]
-        raise
-    result.set_result(value)
-    return value
 
 
 def _settled(done: Sequence[Result], buffer: torch.Tensor) -> torch.Tensor:

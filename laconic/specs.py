@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, ge
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from laconic.attach import attach
+from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
 from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
@@ -130,7 +131,14 @@ class Attached:
         return attach(model, self.technique)
 
 
-TECHNIQUES: dict[str, type[Any]] = {"dense": Dense, "gennorm": GenNorm, "sign_vote": SignVote, "thc": THC}
+TECHNIQUES: dict[str, type[Any]] = {
+    "dad": DAD,
+    "dense": Dense,
+    "gennorm": GenNorm,
+    "rank_dad": RankDAD,
+    "sign_vote": SignVote,
+    "thc": THC,
+}
 PEERS: dict[str, type[Any]] = {"ddp": Plain, "fp16": Fp16, "powersgd": PowerSGD}
 
 

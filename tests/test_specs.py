@@ -34,9 +34,9 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
     [
         (
             "dnse",
-            "unknown technique 'dnse'; did you mean 'dense'? (known: ddp, dense, fp16, gennorm, powersgd, ",
+            "unknown technique 'dnse'; did you mean 'dense'? (known: dad, ddp, dense, fp16, gennorm, ",
         ),
-        ("zzz", "unknown technique 'zzz'; (known: ddp"),
+        ("zzz", "unknown technique 'zzz'; (known: dad"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
         ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),
         ("sign_vote:memory=much", "option memory takes a value like 1.0, not 'much'"),

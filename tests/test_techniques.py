@@ -11,6 +11,7 @@ from toys import flat, grads, loss, parallel, train
 from workers import run
 
 import laconic
+from laconic.dad import DAD, RankDAD
 from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
 from laconic.technique import Bucket, Keeper
@@ -67,7 +68,9 @@ ROWS = [
     Row(GenNorm("e5m2", coder="rans", refit=3), near_mean(0.25)),  # two roundings by an eighth at most
     Row(GenNorm("e4m3", memory=0, scale=4.0), near_mean(0.15)),
 ]
-every_technique = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
+LAYERS = [Row(DAD(), near_mean(1e-5)), Row(RankDAD(2), near_mean(1e-5))]  # in their first step both are Dense
+every_technique = pytest.mark.parametrize("row", ROWS + LAYERS, ids=lambda row: repr(row.technique))
+every_technique_for_gradients = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
 
 
 def _result_and_own(technique):
@@ -104,14 +107,14 @@ def test_replicas_stay_identical_bit_for_bit(row):
 
 @pytest.mark.parametrize("numel", [1, 2, 7, 64, 1000, 4097])
 @pytest.mark.parametrize("workers", [1, 3, 8])
-@every_technique
+@every_technique_for_gradients
 def test_any_number_of_coordinates_is_served(row, workers, numel):
     gradients = torch.randn(workers, numel, generator=torch.Generator().manual_seed(numel))
     bucket = Bucket(("w",), (numel,), torch.float32)
     row.judge(Group(row.technique, workers).reduce(bucket, list(gradients)), gradients)
 
 
-@every_technique
+@every_technique_for_gradients
 def test_zero_gradients_give_zeros(row):
     bucket = Bucket(("w",), (100,), torch.float32)
     assert Group(row.technique, 3).reduce(bucket, [torch.zeros(100)] * 3).abs().max() == 0
@@ -216,7 +219,7 @@ def _memory_by_name(technique, buckets):
 
 @every_technique
 def test_memory_belongs_to_parameters_whatever_the_buckets(row):
-    if not (row.technique.remembers or isinstance(row.technique, Keeper)):
+    if not (getattr(row.technique, "remembers", ()) or isinstance(row.technique, Keeper | RankDAD)):
         pytest.skip("this technique remembers nothing")
     (few, _), (many, _) = (run(2, _memory_by_name, row.technique, size) for size in (25, 0.05))
     for kind in few:
