@@ -60,6 +60,8 @@ ROUNDED_OFF = 2.0**-46
 """The share of (|A||Δ|)² that a direction's σ² needs to count: float32's rounding, squared."""
 SETTLED = 1e-6
 """The share of σ² that a sweep has to change for another sweep to follow."""
+LARGE = 256
+"""Rows and columns from which on the block method takes less time than eigenvectors."""
 BLOCKS, SPARE = 3, 4
 """Of the block method: how many blocks, and columns more than asked for. The error of the worst, random matrices is
 then within .5 % of the least, that of gradients within .01 %."""
@@ -147,7 +149,30 @@ def factor_with_residual(
     if residual is not None:
         deltas = torch.cat([_widened(deltas), memory * residual.P.T])
         inputs = torch.cat([_widened(inputs), residual.Q.T])
-    both = factor(deltas, inputs, rank + keep, method=method)
+    return _parted(factor(deltas, inputs, rank + keep, method=method), rank, energy, keep)
+
+
+def factor_matrix(
+    gradient: Tensor,
+    residual: Factors | None,
+    memory: float,
+    rank: int,
+    energy: float | None = None,
+    keep: int = 32,
+) -> tuple[Factors, Factors]:
+    """The same of M = G + memory · E, for a gradient that is there already: less work where rows are many."""
+    matrix = _widened(gradient)
+    if residual is not None:
+        matrix = torch.addmm(matrix, residual.P, residual.Q.T, alpha=memory)
+    most = min(rank + keep, *matrix.shape)
+    if most == 0:
+        return (_nothing(matrix.T, matrix),) * 2
+    large = min(matrix.shape) >= LARGE and BLOCKS * (most + SPARE) < min(matrix.shape)
+    return _parted(_block((matrix,), most) if large else _from_matrix(matrix, most), rank, energy, keep)
+
+
+def _parted(both: Factors, rank: int, energy: float | None, keep: int) -> tuple[Factors, Factors]:
+    """The columns that are sent, and the next ones."""
     count = min(rank, both.rank) if energy is None else min(rank, _count(both, energy))
     return both.columns(0, count), both.columns(count, count + keep)
 
@@ -184,10 +209,13 @@ def _count(found: Factors, energy: float) -> int:
 def _exact(deltas: Tensor, inputs: Tensor, most: int) -> Factors:
     if len(deltas) < min(deltas.shape[1], inputs.shape[1]):
         return _from_rows(deltas, inputs, most)
-    gradient = deltas.T @ inputs
-    if deltas.shape[1] <= inputs.shape[1]:
-        return _from_gradient(gradient, most)
-    p, q, sigma, energy = _from_gradient(gradient.T, most)
+    return _from_matrix(deltas.T @ inputs, most)
+
+
+def _from_matrix(matrix: Tensor, most: int) -> Factors:
+    if matrix.shape[0] <= matrix.shape[1]:
+        return _from_gradient(matrix, most)
+    p, q, sigma, energy = _from_gradient(matrix.T, most)
     return _signed(q, p, sigma, energy)
 
 

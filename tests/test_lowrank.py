@@ -341,3 +341,20 @@ def test_nothing_as_large_as_the_gradient_is_made_of_few_rows():
     ) as profile:
         factor(deltas, inputs, 4)
     assert max(event.cpu_memory_usage for event in profile.events()) < 500 * 400 * 4 / 2
+
+
+@pytest.mark.parametrize("shape", [(64, 288), (288, 64), (1, 7), (300, 400)])
+def test_a_gradient_that_is_there_has_the_factors_of_its_rows(shape):
+    generator = torch.Generator().manual_seed(0)
+    deltas, inputs = (torch.randn(500, width, generator=generator) for width in shape)
+    residual = lowrank.factor(deltas[:40], inputs[:40], 8)
+    expected = lowrank.factor_with_residual(deltas, inputs, residual, 0.5, 4)
+    found = lowrank.factor_matrix(deltas.T @ inputs, residual, 0.5, 4)
+    exact = deltas.T @ inputs + 0.5 * residual.product()
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.P.shape == theirs.P.shape
+        assert ours.Q.shape == theirs.Q.shape
+    error, least = ((exact - each[0].product()).norm() for each in (found, expected))
+    assert (
+        error <= 1.005 * least + 1e-4 * exact.norm()
+    )  # the block method, for the large one, is nearly exact
