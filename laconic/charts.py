@@ -102,8 +102,8 @@ def loss_by_step(rows: Sequence[Row], styles: Styles) -> Spec:
     """The training loss against steps, averaged over stretches of steps and over seeds."""
     values = [point for row in rows for point in _losses(row)]
     y = {"title": "training loss", "scale": _falling(values)}
-    tooltip = [_tip("label", "technique"), _tip("x", "step"), _tip("value", "loss", ".4f")]
-    return _chart(
+    tooltip = [tip("label", "technique"), tip("x", "step"), tip("value", "loss", ".4f")]
+    return chart(
         values, _curves(rows, styles, {"title": "steps", "scale": {"nice": False}}, y, tooltip, 0), 300
     )
 
@@ -118,7 +118,7 @@ def wall_time(rows: Sequence[Row], styles: Styles) -> Spec:
         "title": "seconds per step, mean",
         "axis": {"grid": False},
     }
-    tooltip = [_tip("label", "technique"), _tip("part", "part"), _tip("seconds", "seconds", ".4f")]
+    tooltip = [tip("label", "technique"), tip("part", "part"), tip("seconds", "seconds", ".4f")]
     bars = {
         "mark": {"type": "bar", "height": {"band": 0.62}},
         "encoding": {
@@ -130,7 +130,7 @@ def wall_time(rows: Sequence[Row], styles: Styles) -> Spec:
         },
     }
     drawing = {"encoding": {"y": _by_label(shown)}, "layer": [bars, _totals(x)]}
-    return _chart(values, drawing, 80 + 40 * len(shown))
+    return chart(values, drawing, 80 + 40 * len(shown))
 
 
 def overlapped_phases(rows: Sequence[Row], styles: Styles) -> Spec:
@@ -150,13 +150,13 @@ def overlapped_phases(rows: Sequence[Row], styles: Styles) -> Spec:
             "yOffset": {"field": "label", "scale": {"domain": [row.label for row in shown]}},
             "color": _color(shown, styles),
             "tooltip": [
-                _tip("label", "technique"),
-                _tip("phase", "phase"),
-                _tip("seconds", "seconds", ".4f"),
+                tip("label", "technique"),
+                tip("phase", "phase"),
+                tip("seconds", "seconds", ".4f"),
             ],
         },
     }
-    return _chart(values, drawing, 60 + len(phases) * (14 + 10 * len(shown)))
+    return chart(values, drawing, 60 + len(phases) * (14 + 10 * len(shown)))
 
 
 def mean_seconds(runs: Iterable[Run]) -> dict[str, float]:
@@ -165,6 +165,24 @@ def mean_seconds(runs: Iterable[Run]) -> dict[str, float]:
     names = dict.fromkeys(name for step in steps for name in step.phases)
     phases = {name: statistics.fmean(step.phases.get(name, 0.0) for step in steps) for name in names}
     return phases | {"step": statistics.fmean(step.seconds for step in steps)} if steps else {}
+
+
+def chart(values: list[Spec], drawing: Spec, height: int) -> Spec:
+    """A whole specification, as wide as what contains it."""
+    return {
+        "data": {"values": values},
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "config": CONFIG,
+        **drawing,
+    }
+
+
+def tip(field: str, title: str, form: str | None = None) -> Spec:
+    """One line of a tooltip."""
+    kind = {"type": "quantitative", "format": form} if form else {"type": "nominal"}
+    return {"field": field, "title": title, **kind}
 
 
 def figure(spec: Spec, path: Path) -> Path:
@@ -220,15 +238,15 @@ def _metric(rows: Sequence[Row], styles: Styles, values: list[Spec], x: Spec) ->
     scale = {"zero": False} if rows[0].setting.higher_is_better else _falling(values)
     y = {"title": metric, "scale": scale, "axis": {"format": ".0%"} if share else {}}
     tooltip = [
-        _tip("label", "technique"),
-        _tip("value", metric, ".2%" if share else ".4f"),
-        _tip("seconds", "seconds", ".1f"),
-        _tip("bytes", "bytes sent", ".3s"),
-        _tip("step", "step"),
+        tip("label", "technique"),
+        tip("value", metric, ".2%" if share else ".4f"),
+        tip("seconds", "seconds", ".1f"),
+        tip("bytes", "bytes sent", ".3s"),
+        tip("step", "step"),
     ]
     drawing = _curves(rows, styles, x, y, tooltip, 26)
     drawing["layer"] += _target(rows[0].target, ".1%" if share else ".4~r")
-    return _chart(values, drawing, 320)
+    return chart(values, drawing, 320)
 
 
 def _curves(rows: Sequence[Row], styles: Styles, x: Spec, y: Spec, tooltip: list[Spec], dot: int) -> Spec:
@@ -360,21 +378,3 @@ def _color(rows: Iterable[Row], styles: Mapping[str, Style]) -> Spec:
     """The color scale of these rows, the same in every chart."""
     names = [row.label for row in rows]
     return {"field": "label", "scale": {"domain": names, "range": [styles[name].color for name in names]}}
-
-
-def _tip(field: str, title: str, form: str | None = None) -> Spec:
-    """One line of a tooltip."""
-    kind = {"type": "quantitative", "format": form} if form else {"type": "nominal"}
-    return {"field": field, "title": title, **kind}
-
-
-def _chart(values: list[Spec], drawing: Spec, height: int) -> Spec:
-    """A whole specification, as wide as what contains it."""
-    return {
-        "data": {"values": values},
-        "width": "container",
-        "height": height,
-        "autosize": {"type": "fit", "contains": "padding"},
-        "config": CONFIG,
-        **drawing,
-    }

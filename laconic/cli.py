@@ -243,7 +243,9 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _describe_inspect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["gradients"], help="gradients: their density, and its code")
+    parser.add_argument(
+        "what", choices=INSPECTED, help="gradients: their density and its code; rank: of every layer"
+    )
     parser.add_argument("task", help="digits, fashion or text")
     parser.add_argument(
         "--every", type=int, metavar="STEPS", help="look at the first step, and so often from there"
@@ -255,17 +257,35 @@ def _describe_inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from laconic import charts, gradient_charts, inspect_gradients
+    from laconic import charts
 
     _check_positive(options, "every")
     settings = replace(_settings(options), seed=options.seed)
     charts.engine()  # fails now, if at all
     directory = _directory(options.out or _fresh(f"inspect-{options.task}"))
-    looks = inspect_gradients.watch(settings, options.every)
+    INSPECTED[options.what](settings, options.every, directory)
+
+
+def _inspect_gradients(settings: Settings, every: int | None, directory: Path) -> None:
+    from laconic import charts, gradient_charts, inspect_gradients
+
+    looks = inspect_gradients.watch(settings, every)
     layers = inspect_gradients.summarize(looks)
     print(inspect_gradients.text(layers), end="\n\n")
     print(inspect_gradients.write_csv(layers, directory / "gradients.csv"))
     print(charts.figure(gradient_charts.figure(settings, looks, layers), directory / "gradients.svg"))
+
+
+def _inspect_rank(settings: Settings, every: int | None, directory: Path) -> None:
+    from laconic import charts, inspect_rank, rank_charts
+
+    looks = inspect_rank.watch(settings, every)
+    print(inspect_rank.text(looks), end="\n\n")
+    print(inspect_rank.write_csv(looks, directory / "rank.csv"))
+    print(charts.figure(rank_charts.figure(settings, looks), directory / "rank.svg"))
+
+
+INSPECTED = {"gradients": _inspect_gradients, "rank": _inspect_rank}
 
 
 def _describe_doctor(parser: argparse.ArgumentParser) -> None:
@@ -314,7 +334,7 @@ COMMANDS = {
         "train a task with several techniques side by side and write a report",
     ),
     "report": (_describe_report, _report, "draw the report of recorded runs again"),
-    "inspect": (_describe_inspect, _inspect, "train a task alone and look at its gradients"),
+    "inspect": (_describe_inspect, _inspect, "train a task alone and look at its gradients, or their rank"),
     "doctor": (
         _describe_doctor,
         _doctor,

@@ -28,19 +28,20 @@ def figure(settings: Settings, looks: Sequence[Look], layers: Sequence[Layer]) -
     drawn = ([layer for layer in measured if layer.coordinates >= FEWEST] or measured)[:ROWS]
     return {
         "config": charts.CONFIG,
-        "title": _title(settings),
+        "title": title(settings, "Gradients"),
         "spacing": 44,
         "vconcat": [_betas(looks, _spread(drawn)), _distances(drawn)],
         "resolve": {"scale": {"color": "independent", "strokeDash": "independent", "shape": "independent"}},
     }
 
 
-def _title(settings: Settings) -> Spec:
+def title(settings: Settings, what: str) -> Spec:
+    """What of the task a figure shows, and how the task was trained."""
     size = f", {settings.size}" if settings.size != "default" else ""
     momentum = f", momentum {settings.momentum:g}" if settings.optimizer == "sgd" else ""
     how = f"{settings.optimizer}, lr {settings.lr:g}{momentum}, batch {settings.batch}, seed {settings.seed}"
     return {
-        "text": f"Gradients of {settings.task}{size}",
+        "text": f"{what} of {settings.task}{size}",
         "subtitle": f"{settings.steps} steps of {how}",
         "anchor": "start",
         "fontSize": 15,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import statistics
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from laconic.tasks import Task
     from laconic.train import Settings
 
 LOOKS = 25
@@ -37,6 +38,17 @@ HEADINGS = {
     "huffman": "Huffman",
     "entropy": "entropy",
 }
+
+
+class Named(Protocol):
+    """What may have a line in a table."""
+
+    @property
+    def name(self) -> str:
+        """What the line begins with."""
+
+
+Line = TypeVar("Line", bound=Named)
 
 
 class Look(NamedTuple):
@@ -68,13 +80,18 @@ def training(settings: Settings) -> Iterator[tuple[int, nn.Module]]:
     """Trains the task alone; in every step, its number and the model, whose gradients are there."""
     task = settings.load_task()
     model = task.model(settings.seed)
+    return ((step, model) for step in train(settings, task, model))
+
+
+def train(settings: Settings, task: Task, model: nn.Module) -> Iterator[int]:
+    """Trains the model alone; in every step, its number, when gradients are there."""
     optimizer = optimizer_for(model, settings)
     schedule = CosineAnnealingLR(optimizer, settings.steps)
     batches = task.batches(0, 1, batch=settings.batch, seed=settings.seed)
     for step in _progress(settings):
         optimizer.zero_grad()
         task.loss(model, next(batches)).backward()
-        yield step, model
+        yield step
         optimizer.step()
         schedule.step()
 
@@ -103,12 +120,22 @@ def text(layers: Sequence[Layer]) -> str:
     fit = {"coordinates": _coordinates, "β": _number("beta", 2)} | {
         HEADINGS[family]: _number(f"w2_{family}", 3) for family in goodness.FAMILIES
     }
-    tables = ["β, and the Wasserstein-2 distance of each fit, over σ\n" + _table(shown, fit)]
+    tables = ["β, and the Wasserstein-2 distance of each fit, over σ\n" + table(shown, fit)]
     for form in goodness.FORMATS:
         bits = {HEADINGS[code]: _number(f"{form}_{code}", 3) for code in goodness.CODES}
-        tables.append(f"bits per coordinate in {form}, by the code\n" + _table(shown, bits))
+        tables.append(f"bits per coordinate in {form}, by the code\n" + table(shown, bits))
     left = [f"{len(layers) - PRINTED} smaller layers are in the file:"] * (len(layers) > PRINTED)
     return "\n\n".join([*tables, *left])
+
+
+def table(layers: Sequence[Line], columns: dict[str, Callable[[Line], str]]) -> str:
+    """One line a layer, its name on the left and numbers right-aligned."""
+    rows = [
+        ["layer", *columns],
+        *([layer.name, *(write(layer) for write in columns.values())] for layer in layers),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_line(row, widths) for row in rows)
 
 
 def _progress(settings: Settings) -> Iterable[int]:
@@ -152,16 +179,6 @@ def _coordinates(layer: Layer) -> str:
 
 def _number(measure: str, digits: int) -> Callable[[Layer], str]:
     return lambda layer: f"{layer.measured[measure]:.{digits}f}" if layer.measured else "–"
-
-
-def _table(layers: Sequence[Layer], columns: dict[str, Callable[[Layer], str]]) -> str:
-    """One line a layer, its name on the left and numbers right-aligned."""
-    rows = [
-        ["layer", *columns],
-        *([layer.name, *(write(layer) for write in columns.values())] for layer in layers),
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_line(row, widths) for row in rows)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

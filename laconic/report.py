@@ -17,7 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from laconic import charts
+from laconic import charts, rank_charts
 from laconic.records import Run, Setting
 from laconic.summary import Row, Spread, summarize
 from laconic.words import bytes_text, headline, metric_text, notices, seconds_text, target_text, times_text
@@ -47,6 +47,8 @@ class Chart:
     title: str
     caption: str
     draw: Callable[[Sequence[Row], Styles], Spec]
+    label: str = ""
+    """The row that it is about, if it is about one."""
 
 
 CHARTS = (
@@ -93,7 +95,7 @@ def page(runs: Sequence[Run]) -> str:
     rows = summarize(runs)
     styles = charts.styles(rows)
     sections = [list(group) for _, group in groupby(rows, attrgetter("setting"))]
-    specs = {f"chart-{i}-{c.name}": c.draw(s, styles) for i, s in enumerate(sections) for c in CHARTS}
+    specs = {f"chart-{i}-{c.name}": c.draw(s, styles) for i, s in enumerate(sections) for c in _charts(s)}
     drawn = {name: spec for name, spec in specs.items() if spec["data"]["values"]}
     return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"Laconic report: {', '.join(dict.fromkeys(row.setting.task for row in rows))}"),
@@ -101,6 +103,23 @@ def page(runs: Sequence[Run]) -> str:
         settings="\n".join(map(_settings, sections)),
         specifications=_embedded(drawn),
         bundle=charts.engine().javascript_bundle(),
+    )
+
+
+def _charts(rows: Sequence[Row]) -> list[Chart]:
+    """The charts of one setting: of all its rows together, and of each row's ranks."""
+    return [*CHARTS, *(_rank_chart(number, row) for number, row in enumerate(rows))]
+
+
+def _rank_chart(number: int, row: Row) -> Chart:
+    return Chart(
+        f"rank-{number}",
+        "Effective rank: {label}",
+        "How many directions have 95 % of a layer's gradient at worker 0, together with what earlier steps left; "
+        "medians over the steps up to the one below. Where the number is above the technique's rank, the rest of "
+        "the gradient waits for later steps.",
+        lambda _rows, _styles: rank_charts.rank_by_step(row),
+        row.label,
     )
 
 
@@ -114,7 +133,7 @@ def _section(rows: Sequence[Row], styles: Styles, drawn: Collection[str], prefix
     warned = "".join(f"<p>{escape(notice)}</p>" for notice in notices(rows))
     figures = [
         _figure(chart, f"{prefix}-{chart.name}", rows[0].setting.metric)
-        for chart in CHARTS
+        for chart in _charts(rows)
         if f"{prefix}-{chart.name}" in drawn
     ]
     return f"""<section>
@@ -234,9 +253,10 @@ def _legend(rows: Sequence[Row], styles: Styles) -> str:
 
 def _figure(chart: Chart, name: str, metric: str) -> str:
     """The place where a chart will be drawn, with its words."""
-    title = escape(chart.title.format(metric=metric.capitalize()))
+    title = escape(chart.title.format(metric=metric.capitalize(), label=chart.label))
     words = f"<figcaption><h3>{title}</h3><p>{escape(chart.caption)}</p></figcaption>"
-    return f'<figure>{words}<div class="chart" id="{name}"></div></figure>'
+    wide = ' class="wide"' if chart.label else ""
+    return f'<figure{wide}>{words}<div class="chart" id="{name}"></div></figure>'
 
 
 def _settings(rows: Sequence[Row]) -> str:

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from recorded import HEADER, THC, Line, evaluation, header, rows_of, step, synthetic, technique, write
+from recorded import HEADER, THC, Line, evaluation, header, rows_of, run, step, synthetic, technique, write
 
 from laconic import records, report
 
@@ -138,6 +138,18 @@ def test_everything_from_a_record_is_escaped(tmp_path: Path) -> None:
     assert sorted(set(Outline(page).tags)) == sorted(set(Outline(clean).tags))
     assert page.count("</script") == clean.count("</script")
     assert f"2{evil}" in words_of(bad)
+
+
+def test_a_row_that_read_ranks_has_a_heat_map_under_its_own_label(tmp_path: Path) -> None:
+    evil = "Rank<b>{metric}"
+    read = [step(number, readings={"rank <b>fc": 3.0, "kept <b>fc": 0.9}) for number in (1, 2)]
+    ranked = run(tmp_path / "a.jsonl", *read, label=evil, spec="a", family="laconic")
+    plain = technique(tmp_path / "b.jsonl", 1.0, 1)
+    page = report.page([plain, ranked])
+    assert page.count("Effective rank: ") == page.count('<figure class="wide">') == 1
+    assert f"Effective rank: {evil}" in words_of([plain, ranked])
+    assert "<b>" not in page[: page.index("<script>")]
+    assert "Effective rank" not in report.page([plain])
 
 
 def test_a_report_names_no_address(tmp_path: Path) -> None:
