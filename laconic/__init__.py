@@ -8,6 +8,7 @@ from laconic.attach import attach
 from laconic.attachment import Attachment
 from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
+from laconic.edad import EDAD
 from laconic.explain import explain
 from laconic.gennorm import GenNorm
 from laconic.hook import Hook
@@ -22,6 +23,7 @@ __version__ = _installed_version()
 
 __all__ = [
     "DAD",
+    "EDAD",
     "THC",
     "Attachment",
     "Dense",

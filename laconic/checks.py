@@ -22,6 +22,12 @@ def choice(name: str, value: str, *known: str) -> None:
         raise ValueError(f"{name} is {value!r}; use {' or '.join(repr(one) for one in known)}")
 
 
+def names(name: str, value: tuple[str, ...]) -> None:
+    """The value is a tuple of beginnings of names."""
+    if isinstance(value, str) or not all(isinstance(start, str) and start for start in value):
+        raise TypeError(f"{name} is {value!r}; use a tuple of beginnings of names, such as ('encoder.',)")
+
+
 def seed(value: int) -> None:
     """The value can be a seed."""
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:

@@ -25,14 +25,17 @@ import torch
 
 from laconic import checks, lowrank
 from laconic.dense import Dense
-from laconic.layers import Layer, choose
+from laconic.layers import Layer, choose, find
 from laconic.places import Peers, Place
+from laconic.taps import Taps
 from laconic.technique import Bucket, Capability, Memory, Messages, Piece, Reading, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from laconic.layers import Choice
+    from torch import nn
+
+    from laconic.layers import Choice, Found
     from laconic.lowrank import Factors
     from laconic.technique import Count
 
@@ -53,11 +56,19 @@ class DAD:
     place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    convolutions: ClassVar[bool] = False
+    serves: ClassVar[str] = "linear layer"
 
     def __post_init__(self) -> None:
-        _check_names(self.private)
+        checks.names("private", self.private)
         checks.flag("skip_inputs", self.skip_inputs)
+
+    def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
+        """The linear layers."""
+        return {layer: modules for layer, modules in find(model, public).items() if not layer.convolution}
+
+    def tap(self, found: Found) -> Taps:
+        """Hooks on the layers."""
+        return Taps({layer.name: modules for layer, modules in found.items()})
 
     def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
         """How a layer travels that has so many rows on a worker."""
@@ -88,7 +99,7 @@ class RankDAD:
     place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    convolutions: ClassVar[bool] = True
+    serves: ClassVar[str] = "linear layer or convolution"
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("sweeps", self.sweeps)):
@@ -99,7 +110,15 @@ class RankDAD:
         checks.choice("method", self.method, "qr", "block", "power")
         for name in ("two_way", "skip_inputs", "error_feedback"):
             checks.flag(name, getattr(self, name))
-        _check_names(self.private)
+        checks.names("private", self.private)
+
+    def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
+        """The linear layers and convolutions."""
+        return find(model, public)
+
+    def tap(self, found: Found) -> Taps:
+        """Hooks on the layers."""
+        return Taps({layer.name: modules for layer, modules in found.items()})
 
     def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
         """How a layer travels that has so many rows on a worker."""
@@ -231,7 +250,7 @@ class Sharing:
         bias_size = layer.outputs * (layer.bias is not None and self.factored is not None)
         deltas, inputs, biases = [], [], []
         for message in messages:
-            values = message.view(torch.float32)
+            values = _numbers(message)
             rows = (len(values) - bias_size) // layer.width
             split = values.split([rows * layer.outputs, rows * layer.inputs, bias_size])
             deltas.append(split[0].view(rows, layer.outputs) / len(messages))
@@ -249,9 +268,9 @@ class Sharing:
         return owners
 
 
-def _check_names(names: tuple[str, ...]) -> None:
-    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
-        raise TypeError(f"private is {names!r}; use a tuple of beginnings of names, such as ('encoder.',)")
+def _numbers(message: torch.Tensor) -> torch.Tensor:
+    # One without rows may begin at a byte where no float can.
+    return message.view(torch.float32) if len(message) else message.float()
 
 
 def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:

@@ -72,7 +72,7 @@ class Exchange:
         self.listeners: list[Callable[[int, Stats], None]] = []
         self.technique = technique
         self._device = device
-        self._measure_error = measure_error
+        self.measure_error = measure_error
         self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
         rounds = technique.place.rounds(technique.varies) + isinstance(technique, Surveyor) + measure_error
         self._groups, self._carrier = _channels(group, device, rounds)
@@ -93,7 +93,10 @@ class Exchange:
         return self._submit(grad, bucket, self._pieces(bucket), last)
 
     def share(self, grad: torch.Tensor, piece: Piece, rows: Rows) -> torch.futures.Future[torch.Tensor]:
-        """A future of `grad`, which will then hold a layer's gradient for all workers, from everybody's rows."""
+        """A future of `grad`, which will then hold a layer's gradient for all workers, from everybody's rows.
+
+        What `grad` holds before is this worker's own gradient if errors are measured, and else of no matter.
+        """
         return self._submit(grad, piece.bucket, [piece], last=False, rows=rows)
 
     def end_step(self) -> None:
@@ -148,7 +151,7 @@ class Exchange:
             self.step += 1
 
     def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
-        exact = grad.to(torch.float32, copy=True) if self._measure_error else None
+        exact = grad.to(torch.float32, copy=True) if self.measure_error else None
         if exact is not None:
             yield _sum(exact)
         if isinstance(self.technique, Surveyor):

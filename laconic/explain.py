@@ -26,7 +26,7 @@ def explain(model: nn.Module, technique: Sharer, *, rows: int, workers: int | No
     """A table of the model's layers, for `rows` rows a worker (batch times positions) and so many workers.
 
     Everything that is not in it travels as `Dense`, or stays where it is private. Training makes the same choice,
-    with the rows of its first step.
+    with the rows of its first step; which layers are given the data, for `skip_inputs`, shows only there.
     """
     if not isinstance(technique, Sharer):
         raise TypeError(f"{technique!r} serves gradients, not layers: there is nothing to choose")

@@ -23,6 +23,10 @@ from laconic.taps import eligible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
+    from laconic.taps import Rows
+
 
 class Layer(NamedTuple):
     """A weight whose gradient is a product of rows: the names of the layer and its parameters, and its shape."""
@@ -48,6 +52,21 @@ class Layer(NamedTuple):
     def width(self) -> int:
         """Numbers of one row, or one column of factors."""
         return self.inputs + self.outputs
+
+    @property
+    def depth(self) -> int:
+        """Layers that follow each other."""
+        return 1
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The names of its weights."""
+        return (self.weight,)
+
+    def products(self, rows: Rows) -> dict[str, Tensor]:
+        """The gradients of its parameters, flat, by name."""
+        weight = {self.weight: (rows.deltas.T @ rows.inputs).flatten()}
+        return weight if self.bias is None else {**weight, self.bias: rows.deltas.sum(0)}
 
 
 Found = dict[Layer, list[nn.Module]]
@@ -105,7 +124,7 @@ def choose(layer: Layer, ways: Sequence[str], rows: int, rank: int, workers: int
     columns = min(rank, rows, layer.outputs, layer.inputs)
     extra = layer.outputs * (layer.bias is not None)
     every = {
-        "dense": 2 * (layer.inputs * layer.outputs + extra),
+        "dense": 2 * sum(layer.sizes),
         "rows": workers * rows * layer.width,
         "one way": workers * (columns * layer.width + extra),
         "two ways": 2 * (columns * layer.width + extra),

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 
-from laconic.layers import find
-from laconic.taps import Rows, Taps
+from laconic.taps import Rows
 from laconic.technique import Bucket
 
 if TYPE_CHECKING:
@@ -33,20 +32,24 @@ if TYPE_CHECKING:
     from laconic.dad import Sharing
     from laconic.exchange import Exchange
     from laconic.layers import Choice, Found, Layer
+    from laconic.taps import Taps
 
 Result = torch.futures.Future[torch.Tensor]
 
-TOLERANCE = 2.0**-5
-"""How far a gradient may be from the product of its rows, relative to it: autocast rounds both to 8 bits or more."""
+ROUNDED = 4
+"""How far a gradient may be from the product of its rows, relative to it: so many times the last bit of deltas."""
+LAST_BIT = 2.0**-9
+"""At least; matrix products may have less precision than float32."""
 
 
 @dataclass
 class _Step:
-    """Layers that have left, in order, weights that have their gradients, and layers' results."""
+    """Layers that have left, in order, weights that have their gradients, and layers' results and products."""
 
     left: list[Layer] = field(default_factory=list)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
+    products: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -55,7 +58,14 @@ class Sharer(Protocol):
 
     private: tuple[str, ...]
     skip_inputs: bool
-    convolutions: bool
+    serves: str
+    """The kind of layers."""
+
+    def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
+        """The layers that may share, with their modules; `public` are the parameters that are exchanged."""
+
+    def tap(self, found: Found) -> Taps:
+        """Hooks that keep these layers' rows."""
 
     def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
         """How a layer travels that has so many rows on a worker."""
@@ -70,14 +80,11 @@ def shareable(technique: Sharer, model: nn.Module, trained: Mapping[str, nn.Para
         if not any(name.startswith(start) for name in trained):
             raise ValueError(f"private has {start!r}, but no trained parameter's name begins so")
     public = {name: value for name, value in trained.items() if not name.startswith(technique.private)}
-    found = {
-        layer: modules
-        for layer, modules in find(model, public).items()
-        if technique.convolutions or not layer.convolution
-    }
+    found = technique.find(model, public)
     if not found:
-        kinds = "linear layer or convolution" if technique.convolutions else "linear layer"
-        raise ValueError(f"no {kinds} of this model can share; use laconic.Dense() or another technique")
+        raise ValueError(
+            f"no {technique.serves} of this model can share; use laconic.Dense() or another technique"
+        )
     return found
 
 
@@ -100,7 +107,7 @@ class SharedLayers:
             name,
         )
         self._layers = list(found)
-        self._taps = Taps({layer.name: modules for layer, modules in found.items()})
+        self._taps = technique.tap(found)
         self._ready = [
             modules[0].weight.register_post_accumulate_grad_hook(  # type: ignore[operator]
                 functools.partial(self._has_gradient, layer)
@@ -158,6 +165,7 @@ class SharedLayers:
 
     def _has_gradient(self, layer: Layer, weight: torch.Tensor) -> None:
         """In backward: the layers whose turn it is leave."""
+        self._taps.done(layer.name)
         ddp = self._ddp()
         if self._order and ddp is not None and ddp.require_backward_grad_sync:
             self._step.ready[layer.weight] = weight
@@ -187,10 +195,11 @@ class SharedLayers:
         rows = self._taps.take(layer.name) or _none(layer, weight)
         result = self._result(layer)
         self._step.left.append(layer)
-        future = self._exchange.share(
-            torch.empty(piece.numel, dtype=weight.dtype, device=weight.device), piece, rows
-        )
-        future.then(lambda done: _pass_on(done, result))
+        grad = torch.empty(piece.numel, dtype=weight.dtype, device=weight.device)
+        if self._exchange.measure_error:
+            own = layer.products(rows)
+            grad.copy_(torch.cat([own[name] for name in layer.parameters]))
+        self._exchange.share(grad, piece, rows).then(lambda done: _pass_on(done, result))
 
     def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
         """A future that the layer's parameters in this bucket have their gradients."""
@@ -233,9 +242,12 @@ class SharedLayers:
         """Rows are counted, and multiplied once to see that they are all there is to a gradient."""
         for layer in self._layers:
             if layer.weight in views:
-                rows = self._taps.take(layer.name)
-                self._rows[layer.name] = len(rows.inputs) if rows is not None else 0
-                _check_product(layer, rows, views[layer.weight])
+                rows = self._taps.take(layer.name) or _none(layer, views[layer.weight])
+                self._rows[layer.name] = len(rows.inputs)
+                self._step.products |= layer.products(rows)
+            tolerance = ROUNDED * max(LAST_BIT, self._taps.eps) * layer.depth
+            for name in {*layer.weights} & views.keys() & self._step.products.keys():
+                _check_product(name, self._step.products[name], views[name], tolerance)
 
     def _agree(self, device: torch.device) -> None:
         """All workers have the same choices."""
@@ -251,13 +263,12 @@ class SharedLayers:
             self.choices.append(choice._replace(way="dense") if skipped else choice)
 
 
-def _check_product(layer: Layer, rows: Rows | None, gradient: torch.Tensor) -> None:
-    product = torch.zeros_like(gradient) if rows is None else (rows.deltas.T @ rows.inputs).view_as(gradient)
-    apart = (gradient - product.to(gradient)).norm()
-    if bool(apart > TOLERANCE * gradient.norm()):
+def _check_product(name: str, product: torch.Tensor, gradient: torch.Tensor, tolerance: float) -> None:
+    apart = (gradient - product.view_as(gradient).to(gradient)).norm()
+    if bool(apart > tolerance * gradient.norm()):
         raise ValueError(
-            f"the gradient of {layer.weight} is not the product of what {layer.name} was given and what came back; "
-            f"it is used elsewhere, or changed on the way: keep it out with private, or use another technique"
+            f"the gradient of {name} is not the product of what its layer was given and what came back; "
+            "it is used elsewhere, or changed on the way: use another technique"
         )
 
 

@@ -20,6 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from laconic.attach import attach
 from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
+from laconic.edad import EDAD
 from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
 from laconic.thc import THC
@@ -134,6 +135,7 @@ class Attached:
 TECHNIQUES: dict[str, type[Any]] = {
     "dad": DAD,
     "dense": Dense,
+    "edad": EDAD,
     "gennorm": GenNorm,
     "rank_dad": RankDAD,
     "sign_vote": SignVote,

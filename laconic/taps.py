@@ -5,7 +5,8 @@ for every sample, or for every position of one. A convolution is a linear layer 
 
 A tap is a hook on a layer. It keeps the input of every call, and with it the gradient that comes back for that very
 call, so that a layer may be called several times, and backward several times, before rows are taken. Rows whose delta
-is all zero (padding, samples without loss) say nothing and are dropped.
+is all zero (padding, samples without loss) say nothing and are dropped. So are those of gradients that were cleared
+without having been exchanged.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ class Taps:
         self._calls: defaultdict[str, list[Rows]] = defaultdict(list)
         self.fed: set[str] = set()
         """Layers that were given something no gradient goes back to: the data."""
+        self.eps = 0.0
+        """Of the coarsest type in which deltas came back."""
+        self._done: set[str] = set()
         self._handles = [
-            module.register_forward_hook(functools.partial(self._called, name))
+            module.register_forward_hook(functools.partial(self._called, name), with_kwargs=True)
             for name, shared in modules.items()
             for module in shared
         ]
@@ -49,6 +53,10 @@ class Taps:
         inputs, deltas = (torch.cat(side) for side in zip(*calls, strict=True))
         return _spoken(Rows(inputs, deltas))
 
+    def done(self, name: str) -> None:
+        """The layer's weight has the gradient of one backward."""
+        self._done.add(name)
+
     def drop(self) -> None:
         """What was kept is forgotten."""
         self._calls.clear()
@@ -59,16 +67,38 @@ class Taps:
             handle.remove()
 
     def _called(
-        self, name: str, module: nn.Module, arguments: tuple[torch.Tensor, ...], output: torch.Tensor
+        self,
+        name: str,
+        module: nn.Module,
+        arguments: tuple[torch.Tensor, ...],
+        named: Mapping[str, torch.Tensor],
+        output: torch.Tensor,
     ) -> None:
         if output.requires_grad:
-            inputs = arguments[0].detach()
-            if not arguments[0].requires_grad:
+            (inputs,) = (*arguments, *named.values())
+            if not inputs.requires_grad:
                 self.fed.add(name)
-            output.register_hook(lambda delta: self._returned(name, module, inputs, delta))
+            given = inputs.detach()
+            _hookable(output).register_hook(lambda delta: self._returned(name, module, given, delta))
 
     def _returned(self, name: str, module: nn.Module, inputs: torch.Tensor, delta: torch.Tensor) -> None:
+        if name in self._done:
+            self._done.discard(name)
+            self._clear(name, module)
+        self.eps = max(self.eps, torch.finfo(delta.dtype).eps)
         self._calls[name].append(rows_of(module, inputs, delta.detach()))
+
+    def _clear(self, name: str, module: nn.Module) -> None:
+        """Another backward begins: what is kept is still part of the gradient, or of none any more."""
+        grad = module.weight.grad
+        assert grad is None or isinstance(grad, torch.Tensor)
+        if grad is None or not bool(grad.any()):
+            self._calls.pop(name, None)
+        elif name not in self._calls:
+            raise RuntimeError(
+                f"{name} still has the gradient of the last exchange, to which another cannot be added; "
+                "call zero_grad() before the next backward"
+            )
 
 
 def eligible(module: nn.Module) -> bool:
@@ -80,14 +110,30 @@ def eligible(module: nn.Module) -> bool:
 
 def rows_of(module: nn.Module, inputs: torch.Tensor, delta: torch.Tensor) -> Rows:
     """The rows of one call."""
+    inputs, delta = inputs.float(), delta.float()
     if isinstance(module, nn.Conv2d):
         assert not isinstance(module.padding, str)
         patches = nn.functional.unfold(
-            inputs.float(), module.kernel_size, module.dilation, module.padding, module.stride
+            inputs.reshape(-1, *inputs.shape[-3:]),
+            module.kernel_size,
+            module.dilation,
+            module.padding,
+            module.stride,
         )
-        deltas = delta.float().flatten(2)
+        deltas = delta.reshape(-1, *delta.shape[-3:]).flatten(2)
         return Rows(patches.transpose(1, 2).flatten(0, 1), deltas.transpose(1, 2).flatten(0, 1))
-    return Rows(inputs.float().flatten(0, -2), delta.float().flatten(0, -2))
+    return Rows(_flat(inputs), _flat(delta))
+
+
+def _flat(values: torch.Tensor) -> torch.Tensor:
+    return values.flatten(0, -2) if values.dim() > 1 else values[None]
+
+
+def _hookable(output: torch.Tensor) -> torch.Tensor:
+    """The output, or what it is a view of: an activation that works in place cuts a view's own hooks off."""
+    base = output._base
+    whole = base is not None and base.shape[-1:] == output.shape[-1:] and base.numel() == output.numel()
+    return base if base is not None and whole and base.is_contiguous() and output.is_contiguous() else output
 
 
 def _spoken(rows: Rows) -> Rows:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from workers import run
+from workers import WorkerError, run
 
 import laconic
 from laconic.dad import DAD, RankDAD
@@ -65,7 +65,7 @@ CASES = {"plain": {}, "uneven batches": {"uneven": True}, "accumulation": {"accu
 
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
 def test_dad_is_plain_ddp(options):
-    for (plain, losses, _), (shared, ours, _) in run(3, _both, DAD(), 10, options):
+    for (plain, losses, _), (shared, ours, _) in run(3, _both, DAD(), 50, options):
         assert torch.allclose(plain, shared, atol=1e-4)
         assert losses == pytest.approx(ours, abs=1e-4)
 
@@ -85,3 +85,38 @@ def test_full_rank_is_plain_ddp():
 def test_replicas_stay_identical_bit_for_bit(technique):
     results = run(3, _trained, technique, 20)
     assert all(torch.equal(results[0][0], parameters) for parameters, _, _ in results)
+
+
+def _after_a_discarded_backward(technique, to_none):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Tangle())
+    if technique is not None:
+        laconic.attach(model, technique)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        for part in range(2):
+            optimizer.zero_grad(set_to_none=to_none)
+            tokens = _tokens(2 * step + part)
+            with model.no_sync() if part == 0 else torch.enable_grad():
+                nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_were_cleared_are_not_shared(to_none):
+    plain, shared = (run(2, _after_a_discarded_backward, one, to_none) for one in (None, DAD()))
+    assert torch.allclose(plain[0], shared[0], atol=1e-5)
+
+
+def _without_clearing(technique):
+    model = DistributedDataParallel(Tangle())
+    laconic.attach(model, technique)
+    for step in range(3):
+        tokens = _tokens(step)
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+
+
+def test_gradients_that_were_exchanged_must_be_cleared():
+    with pytest.raises(WorkerError, match=r"call zero_grad\(\) before the next backward"):
+        run(2, _without_clearing, DAD())

@@ -5,7 +5,7 @@ import torch
 from toys import parallel, train
 from workers import run
 
-from laconic import THC, Dense, SignVote, specs
+from laconic import EDAD, THC, Dense, SignVote, specs
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from laconic import THC, Dense, SignVote, specs
             "Dense dtype=bf16 error_feedback=True",
         ),
         ("sign_vote:density=auto", specs.Attached(SignVote("auto")), "SignVote density=auto"),
+        ("edad:skip_inputs=true", specs.Attached(EDAD(skip_inputs=True)), "EDAD skip_inputs=True"),
     ],
 )
 def test_a_short_text_describes_a_contestant(text, contestant, label):
@@ -34,7 +35,7 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
     [
         (
             "dnse",
-            "unknown technique 'dnse'; did you mean 'dense'? (known: dad, ddp, dense, fp16, gennorm, ",
+            "unknown technique 'dnse'; did you mean 'dense'? (known: dad, ddp, dense, edad, fp16, ",
         ),
         ("zzz", "unknown technique 'zzz'; (known: dad"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
@@ -76,7 +77,10 @@ def _trained(text):
     return train(model, range(12))
 
 
-@pytest.mark.parametrize("text", ["ddp", "fp16", "powersgd:rank=1", "powersgd:rank=4", "dense", "sign_vote"])
+@pytest.mark.parametrize(
+    "text",
+    ["ddp", "fp16", "powersgd:rank=1", "powersgd:rank=4", "dense", "sign_vote", "dad", "edad", "rank_dad"],
+)
 def test_every_contestant_trains_on_gloo(text):
     losses = torch.tensor(run(2, _trained, text)).mean(0)
     assert losses[-3:].mean() < losses[:3].mean()

@@ -12,6 +12,7 @@ from workers import run
 
 import laconic
 from laconic.dad import DAD, RankDAD
+from laconic.edad import EDAD
 from laconic.gennorm import GenNorm
 from laconic.sign_vote import SignVote
 from laconic.technique import Bucket, Keeper
@@ -68,7 +69,11 @@ ROWS = [
     Row(GenNorm("e5m2", coder="rans", refit=3), near_mean(0.25)),  # two roundings by an eighth at most
     Row(GenNorm("e4m3", memory=0, scale=4.0), near_mean(0.15)),
 ]
-LAYERS = [Row(DAD(), near_mean(1e-5)), Row(RankDAD(2), near_mean(1e-5))]  # in their first step both are Dense
+LAYERS = [  # in their first step all are Dense
+    Row(DAD(), near_mean(1e-5)),
+    Row(EDAD(), near_mean(1e-5)),
+    Row(RankDAD(2), near_mean(1e-5)),
+]
 every_technique = pytest.mark.parametrize("row", ROWS + LAYERS, ids=lambda row: repr(row.technique))
 every_technique_for_gradients = pytest.mark.parametrize("row", ROWS, ids=lambda row: repr(row.technique))
 
