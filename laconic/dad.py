@@ -117,8 +117,10 @@ class RankDAD:
         return find(model, public)
 
     def tap(self, found: Found) -> Taps:
-        """Hooks on the layers."""
-        return Taps({layer.name: modules for layer, modules in found.items()})
+        """Hooks on linear layers' rows; of convolutions only what they are fed is of interest."""
+        linear = {layer.name: modules for layer, modules in found.items() if not layer.convolution}
+        others = {layer.name: modules for layer, modules in found.items() if layer.convolution}
+        return Taps(linear, others)
 
     def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
         """How a layer travels that has so many rows on a worker."""
@@ -193,7 +195,12 @@ class Sharing:
         if self.factored is None:
             message = _packed(deltas, inputs)
         else:
-            found = self._factor(deltas, inputs, turn.memory.get("residual"), piece.layer)
+            kept, layer = turn.memory.get("residual"), piece.layer
+            found = (
+                self._factor_matrix(inputs, kept, layer)
+                if layer.convolution
+                else self._factor(deltas, inputs, kept, layer)
+            )
             turn.readings |= _readings(piece.layer, found)
             message = torch.cat([_packed(found.P.T, found.Q.T), bias])
         nothing = message.new_empty(0).view(torch.uint8)
@@ -239,10 +246,17 @@ class Sharing:
         found, left = lowrank.factor_with_residual(
             deltas, inputs, _residual(kept.old, layer), 1.0, settings.rank, settings.energy, KEEP, method
         )
-        columns = kept.new.view(KEEP, layer.width)
-        columns.zero_()
-        columns[: left.rank, : layer.outputs] = left.P.T
-        columns[: left.rank, layer.outputs :] = left.Q.T
+        _keep(left, kept, layer)
+        return found
+
+    def _factor_matrix(self, gradient: torch.Tensor, kept: Memory | None, layer: Layer) -> Factors:
+        """The same of a gradient that is there already."""
+        settings = self.factored
+        assert settings is not None
+        old = None if kept is None else _residual(kept.old, layer)
+        found, left = lowrank.factor_matrix(gradient, old, 1.0, settings.rank, settings.energy, KEEP)
+        if kept is not None:
+            _keep(left, kept, layer)
         return found
 
     def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -275,6 +289,13 @@ def _numbers(message: torch.Tensor) -> torch.Tensor:
 
 def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     return torch.cat([deltas.reshape(-1), inputs.reshape(-1)]).float()
+
+
+def _keep(left: Factors, kept: Memory, layer: Layer) -> None:
+    columns = kept.new.view(KEEP, layer.width)
+    columns.zero_()
+    columns[: left.rank, : layer.outputs] = left.P.T
+    columns[: left.rank, layer.outputs :] = left.Q.T
 
 
 def _residual(kept: torch.Tensor, layer: Layer) -> Factors | None:

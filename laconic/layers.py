@@ -1,7 +1,8 @@
 """Which layers share rows or factors, and which their gradient: whatever takes fewer bytes.
 
-A layer is one weight and the modules that use it, all linear, or all convolutions of one kind. With S workers, N rows
-each and r columns of factors, for h_out × h_in weights, a worker sends and receives about, in numbers:
+A layer is one weight and the modules that use it, all linear, or all convolutions of one kind. A convolution has so
+many rows, one for every place, that its gradient is smaller: it is factored as backward made it. With S workers, N
+rows each and r columns of factors, for h_out × h_in weights, a worker sends and receives about, in numbers:
 
     dense       2 · h_in · h_out             the gradient up, the mean down
     rows        S · N · (h_in + h_out)       everybody's rows to everybody
@@ -100,10 +101,12 @@ def _layer(weight: str, using: Sequence[tuple[str, nn.Module]], names: Mapping[i
     biases = {id(module.bias) for _, module in using}
     if names.get(id(first.weight)) != weight or len(biases) > 1:
         return None
-    bias = names.get(id(first.bias)) if first.bias is not None else None
+    convolution = isinstance(first, nn.Conv2d)
+    # Of a gradient that is there already rows would only be needed for the bias, which is small.
+    bias = names.get(id(first.bias)) if first.bias is not None and not convolution else None
     outputs = first.weight.shape[0]
     inputs = first.weight.numel() // max(1, outputs)
-    return Layer(path, weight, bias, outputs, inputs, isinstance(first, nn.Conv2d))
+    return Layer(path, weight, bias, outputs, inputs, convolution)
 
 
 class Choice(NamedTuple):

@@ -168,7 +168,8 @@ class SharedLayers:
         self._taps.done(layer.name)
         ddp = self._ddp()
         if self._order and ddp is not None and ddp.require_backward_grad_sync:
-            self._step.ready[layer.weight] = weight
+            assert weight.grad is not None
+            self._step.ready[layer.weight] = weight.grad
             while (upcoming := self._upcoming()) is not None and upcoming.weight in self._step.ready:
                 self._share(upcoming, self._step.ready[upcoming.weight])
 
@@ -189,15 +190,19 @@ class SharedLayers:
         return self._order[left] if left < len(self._order) else None
 
     def _share(self, layer: Layer, weight: torch.Tensor) -> None:
-        """The layer's rows are on their way."""
+        """The layer's rows are on their way, or its weight's gradient as it is."""
         technique: Sharing = self._exchange.technique  # type: ignore[assignment]
         piece = technique.piece(layer, weight.dtype)
-        rows = self._taps.take(layer.name) or _none(layer, weight)
+        rows = _none(layer, weight)
+        if layer.convolution:
+            rows = rows._replace(inputs=weight.detach().float().reshape(layer.outputs, layer.inputs))
+        else:
+            rows = self._taps.take(layer.name) or rows
         result = self._result(layer)
         self._step.left.append(layer)
         grad = torch.empty(piece.numel, dtype=weight.dtype, device=weight.device)
         if self._exchange.measure_error:
-            own = layer.products(rows)
+            own = {layer.weight: weight.flatten()} if layer.convolution else layer.products(rows)
             grad.copy_(torch.cat([own[name] for name in layer.parameters]))
         self._exchange.share(grad, piece, rows).then(lambda done: _pass_on(done, result))
 
@@ -241,7 +246,9 @@ class SharedLayers:
     def _count(self, views: Mapping[str, torch.Tensor]) -> None:
         """Rows are counted, and multiplied once to see that they are all there is to a gradient."""
         for layer in self._layers:
-            if layer.weight in views:
+            if layer.convolution:
+                self._rows[layer.name] = min(layer.outputs, layer.inputs)
+            elif layer.weight in views:
                 rows = self._taps.take(layer.name) or _none(layer, views[layer.weight])
                 self._rows[layer.name] = len(rows.inputs)
                 self._step.products |= layer.products(rows)

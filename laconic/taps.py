@@ -30,9 +30,16 @@ class Rows(NamedTuple):
 
 
 class Taps:
-    """Hooks on the modules of some layers, by the layers' names; several modules may share a layer's weight."""
+    """Hooks on the modules of some layers, by the layers' names; several modules may share a layer's weight.
 
-    def __init__(self, modules: Mapping[str, Iterable[nn.Module]]) -> None:
+    Of `watched` layers no rows are kept; only who is fed by the data is seen.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Iterable[nn.Module]],
+        watched: Mapping[str, Iterable[nn.Module]] | None = None,
+    ) -> None:
         self._calls: defaultdict[str, list[Rows]] = defaultdict(list)
         self.fed: set[str] = set()
         """Layers that were given something no gradient goes back to: the data."""
@@ -41,9 +48,10 @@ class Taps:
         self._done: set[str] = set()
         self._handles = [
             module.register_forward_hook(functools.partial(self._called, name), with_kwargs=True)
-            for name, shared in modules.items()
+            for name, shared in {**modules, **(watched or {})}.items()
             for module in shared
         ]
+        self._watched = frozenset(watched or ())
 
     def take(self, name: str) -> Rows | None:
         """The rows of all calls since they were last taken, or None if nothing came back."""
@@ -78,8 +86,9 @@ class Taps:
             (inputs,) = (*arguments, *named.values())
             if not inputs.requires_grad:
                 self.fed.add(name)
-            given = inputs.detach()
-            _hookable(output).register_hook(lambda delta: self._returned(name, module, given, delta))
+            if name not in self._watched:
+                given = inputs.detach()
+                _hookable(output).register_hook(lambda delta: self._returned(name, module, given, delta))
 
     def _returned(self, name: str, module: nn.Module, inputs: torch.Tensor, delta: torch.Tensor) -> None:
         if name in self._done:
