@@ -28,7 +28,7 @@ from laconic.dense import Dense
 from laconic.layers import Layer, choose, find
 from laconic.places import Peers, Place
 from laconic.taps import Taps
-from laconic.technique import Bucket, Capability, Memory, Messages, Piece, Reading, Turn
+from laconic.technique import Bucket, Capability, Memory, Messages, Piece, Reading, Relay, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,15 +133,27 @@ class RankDAD:
 
 @dataclass(frozen=True)
 class LayerPiece(Piece):
-    """A layer's parameters; `owner` factors the sum, unless everybody's messages go to everybody."""
+    """A layer's parameters; `owner` factors the sum, unless everybody's messages go to everybody.
+
+    Where `columns` is given, all factors have so many, and sizes need not travel.
+    """
 
     layer: Layer
     owner: int | None
+    columns: int | None = None
 
     @property
     def gathers(self) -> bool:
         """Whether there is no owner."""
         return self.owner is None
+
+    @property
+    def relay(self) -> Relay | None:
+        """The owner, where sizes are known."""
+        if self.owner is None or self.columns is None:
+            return None
+        numbers = self.columns * self.layer.width + self.layer.outputs * (self.layer.bias is not None)
+        return Relay(self.owner, 4 * numbers, 4 * numbers)
 
 
 @dataclass(frozen=True)
@@ -180,9 +192,13 @@ class Sharing:
     def piece(self, layer: Layer, dtype: torch.dtype) -> LayerPiece:
         """The piece of a layer."""
         bucket = Bucket(layer.parameters, layer.sizes, dtype)
-        two_way = self.factored is not None and self.factored.two_way
-        owner = self._owners()[layer.weight] if two_way else None
-        return LayerPiece(bucket, 0, bucket.numel, self.workers, bucket.numel, layer, owner)
+        span = (bucket, 0, bucket.numel, self.workers, bucket.numel)
+        if self.factored is None or not self.factored.two_way:
+            return LayerPiece(*span, layer, None)
+        columns = min(self.factored.rank, layer.outputs, layer.inputs)
+        return LayerPiece(
+            *span, layer, self._owners()[layer.weight], columns if self.factored.energy is None else None
+        )
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""
@@ -202,10 +218,10 @@ class Sharing:
                 else self._factor(deltas, inputs, kept, layer)
             )
             turn.readings |= _readings(piece.layer, found)
-            message = torch.cat([_packed(found.P.T, found.Q.T), bias])
+            message = torch.cat([_factors(found, piece.columns), bias])
         nothing = message.new_empty(0).view(torch.uint8)
         sent = message.view(torch.uint8)
-        if piece.owner is None:
+        if piece.owner is None or piece.relay is not None:
             return [sent]
         return [sent if worker == piece.owner else nothing for worker in range(piece.shards)]
 
@@ -218,7 +234,7 @@ class Sharing:
             return messages[0].new_empty(0)
         deltas, inputs, bias = self._stacked(piece.layer, messages)
         found = self._factor(deltas, inputs, turn.memory.get("reply residual"), piece.layer)
-        return torch.cat([_packed(found.P.T, found.Q.T), bias]).view(torch.uint8)
+        return torch.cat([_factors(found, piece.columns), bias]).view(torch.uint8)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the layer's weight's gradient, and behind it its bias's."""
@@ -227,7 +243,7 @@ class Sharing:
             self.rest.decode(turn, replies, grad)
             return
         layer = piece.layer
-        heard = replies if piece.owner is None else [replies[piece.owner]]
+        heard = replies if piece.owner is None or piece.relay is not None else [replies[piece.owner]]
         deltas, inputs, bias = self._stacked(layer, heard)
         weight = grad[: layer.outputs * layer.inputs].view(layer.outputs, layer.inputs)
         weight.copy_(deltas.T @ inputs)
@@ -285,6 +301,12 @@ class Sharing:
 def _numbers(message: torch.Tensor) -> torch.Tensor:
     # One without rows may begin at a byte where no float can.
     return message.view(torch.float32) if len(message) else message.float()
+
+
+def _factors(found: Factors, columns: int | None) -> torch.Tensor:
+    """Both sides' columns, with zeros behind them if there are to be more."""
+    more = max(0, (columns or 0) - found.rank)
+    return _packed(*(torch.nn.functional.pad(side.T, (0, 0, 0, more)) for side in (found.P, found.Q)))
 
 
 def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:

@@ -171,7 +171,10 @@ class Exchange:
         place = self.technique.place
         if turn.piece.gathers:
             return (yield from place.gather(messages[0], self.workers))
-        return (yield from place.exchange(messages, self.worker, functools.partial(self._combine, turn)))
+        combine = functools.partial(self._combine, turn)
+        if turn.piece.relay is not None:
+            return (yield from place.relay(messages[0], self.worker, self.workers, turn.piece.relay, combine))
+        return (yield from place.exchange(messages, self.worker, combine))
 
     def _survey(
         self, technique: Surveyor, turn: Turn, grad: torch.Tensor

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from laconic.technique import Capability
 
 if TYPE_CHECKING:
-    from laconic.technique import Messages
+    from laconic.technique import Messages, Relay
 
 UNEVEN = 1.25
 """How many times their sum padded messages may be."""
@@ -62,6 +62,11 @@ class Place(Protocol):
     def gather(self, message: torch.Tensor, workers: int) -> Exchange:
         """Everybody's messages, in worker order."""
 
+    def relay(
+        self, message: torch.Tensor, worker: int, workers: int, relay: Relay, combine: Combine
+    ) -> Exchange:
+        """The reply of the one who combines, and nothing else."""
+
 
 @dataclass(frozen=True)
 class Peers:
@@ -97,6 +102,24 @@ class Peers:
     def gather(self, message: torch.Tensor, workers: int) -> Exchange:
         """Every message goes to all, its size ahead."""
         return (yield from _spread(message, workers))
+
+    def relay(
+        self, message: torch.Tensor, worker: int, workers: int, relay: Relay, combine: Combine
+    ) -> Exchange:
+        """Up to one worker and down to all, two transfers."""
+        assert len(message) == relay.message
+        combines = worker == relay.worker
+        to_one = [relay.message * (k == relay.worker) for k in range(workers)]
+        incoming = [relay.message * combines] * workers
+        arrived = message.new_empty(sum(incoming))
+        yield _all_to_all(arrived, message, relay.message * combines, (incoming, to_one))
+        reply = combine(arrived.split(incoming)) if combines else message.new_empty(0)
+        heard = message.new_empty(relay.reply)
+        from_one = [relay.reply * (k == relay.worker) for k in range(workers)]
+        outgoing = [relay.reply * combines] * workers
+        down = _all_to_all(heard, reply.repeat(workers), relay.reply * combines, (from_one, outgoing))
+        yield replace(down, phase="down")
+        return [heard]
 
 
 def _exchange_rows(messages: torch.Tensor, worker: int, combine: Combine) -> Exchange:

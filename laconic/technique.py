@@ -59,6 +59,14 @@ class Bucket:
         return sum(self.sizes)
 
 
+class Relay(NamedTuple):
+    """One worker combines everybody's messages, of `message` bytes each, into a reply of `reply` bytes."""
+
+    worker: int
+    message: int
+    reply: int
+
+
 @dataclass(frozen=True)
 class Piece:
     """Coordinates `start` to `stop` of a bucket, in `shards` shards of `width`; the last ones may be short."""
@@ -78,6 +86,11 @@ class Piece:
     def gathers(self) -> bool:
         """Whether everybody's messages go to everybody, and nothing is combined."""
         return False
+
+    @property
+    def relay(self) -> Relay | None:
+        """Who combines the whole piece, where one worker does and sizes are known."""
+        return None
 
     @property
     def padding(self) -> int:
