@@ -53,6 +53,7 @@ class Lane(abc.ABC):
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._traveling: set[_Traveler] = set()
         self._error: BaseException | None = None
+        self._cores = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="laconic-lane", daemon=True)
         self._thread.start()
 
@@ -81,6 +82,8 @@ class Lane(abc.ABC):
             event = self._events.get()
 
     def _enter_device(self) -> None:
+        # A thread of its own would take all cores, whatever the program said, and sums depend on how many there are.
+        torch.set_num_threads(self._cores)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             torch.cuda.set_stream(torch.cuda.Stream())  # never the stream on which backward runs

@@ -235,3 +235,18 @@ def test_a_worker_that_raises_ends_the_job_with_its_own_traceback_first(tmp_path
     first = output.index("Traceback")
     assert "worker one gives up" in output[first : first + 1000]
     assert job.returncode != 0
+
+
+def test_the_lane_takes_as_many_cores_as_the_program():
+    cores = torch.get_num_threads()
+    torch.set_num_threads(1)
+    lane, seen = InterleavedLane([], torch.device("cpu"), Meter()), []
+
+    def look():
+        seen.append(torch.get_num_threads())
+        yield from ()
+
+    lane.submit(look(), lambda: None, seen.append)
+    lane.close()
+    torch.set_num_threads(cores)
+    assert seen == [1]
