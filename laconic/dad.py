@@ -18,6 +18,7 @@ combinations of it. Where data are private, use another technique.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -174,7 +175,7 @@ class Sharing:
         """What factors leave, on workers and on owners."""
         if self.factored is None or not self.factored.error_feedback:
             return {}
-        owners = self._owners()
+        owners = self._owners
 
         def residual(name: str, _numel: int) -> int:
             return KEEP * self.layers[name].width if name in self.layers else 0
@@ -197,7 +198,7 @@ class Sharing:
             return LayerPiece(*span, layer, None)
         columns = min(self.factored.rank, layer.outputs, layer.inputs)
         return LayerPiece(
-            *span, layer, self._owners()[layer.weight], columns if self.factored.energy is None else None
+            *span, layer, self._owners[layer.weight], columns if self.factored.energy is None else None
         )
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
@@ -289,6 +290,7 @@ class Sharing:
         bias = torch.stack(biases).sum(0)
         return torch.cat(deltas), torch.cat(inputs), bias / len(messages) if self.factored else bias
 
+    @functools.cached_property
     def _owners(self) -> dict[str, int]:
         """For every layer a worker, so that all have about as much to factor."""
         load, owners = [0] * self.workers, {}

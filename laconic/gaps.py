@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 
 from laconic import bits
+from laconic.ans import require
 
 HEADER = 5
 VOTES, REST, TRITS, LOST = range(4)
@@ -55,19 +56,19 @@ def pack(votes: torch.Tensor, numel: int) -> torch.Tensor:
 def unpack(message: torch.Tensor, numel: int) -> torch.Tensor:
     """The votes in a message of `numel` coordinates; a damaged message is a ValueError."""
     form, b, count = _read_header(message)
-    _require(len(message) <= room(numel), "is longer than it says")
+    require(len(message) <= room(numel), "is longer than it says")
     body = message[HEADER:]
     if form == TRITS:
-        _require(b == 0 and count == 0, "has a damaged header")
+        require(b == 0 and count == 0, "has a damaged header")
         return _from_trits(body, numel)
-    _require(form in (VOTES, REST), "is of no known form")
-    _require(count <= numel and b < LARGEST.bit_length(), "has a damaged header")
+    require(form in (VOTES, REST), "is of no known form")
+    require(count <= numel and b < LARGEST.bit_length(), "has a damaged header")
     others = count if form == VOTES else numel - count
     signs, low = -(-others // 8), -(-count * b // 8)
-    _require(signs + low <= len(body), "is cut short")
+    require(signs + low <= len(body), "is cut short")
     negative = bits.unpack(body[None, :signs], 1, others)[0]
     places = _from_gaps(body[signs : signs + low], body[signs + low :], b, count)
-    _require(count == 0 or int(places[-1]) < numel, "has a place beyond its coordinates")
+    require(count == 0 or int(places[-1]) < numel, "has a place beyond its coordinates")
     if form == REST:
         places = _complement(places, numel)
     return (2 * places + negative).int()
@@ -104,8 +105,8 @@ def _from_gaps(low: torch.Tensor, high: torch.Tensor, b: int, count: int) -> tor
     """The places: gap j begins behind place j - 1."""
     stream = bits.unpack(high[None], 1, 8 * len(high))[0]
     ones = stream.nonzero().flatten()
-    _require(len(ones) >= count, "is cut short")
-    _require(len(ones) == count and (len(high) == 0 or bool(high[-1])), "is longer than it says")
+    require(len(ones) >= count, "is cut short")
+    require(len(ones) == count and (len(high) == 0 or bool(high[-1])), "is longer than it says")
     order = torch.arange(count, device=low.device)
     return ((ones - order) << b) + bits.unpack(low[None], b, count)[0].cumsum(0) + order
 
@@ -125,12 +126,12 @@ def _trits(votes: torch.Tensor, numel: int) -> torch.Tensor:
 
 
 def _from_trits(packed: torch.Tensor, numel: int) -> torch.Tensor:
-    _require(len(packed) >= -(-numel // PER_BYTE), "is cut short")
-    _require(len(packed) == -(-numel // PER_BYTE), "is longer than it says")
-    _require(not bool((packed > 3**PER_BYTE - 1).any()), "has a byte that is no five trits")
+    require(len(packed) >= -(-numel // PER_BYTE), "is cut short")
+    require(len(packed) == -(-numel // PER_BYTE), "is longer than it says")
+    require(not bool((packed > 3**PER_BYTE - 1).any()), "has a byte that is no five trits")
     trits = (packed.int()[:, None] // packed.new_tensor(POWERS, dtype=torch.int32) % 3).flatten()
     places = trits.nonzero().flatten()
-    _require(len(places) == 0 or int(places[-1]) < numel, "has a place beyond its coordinates")
+    require(len(places) == 0 or int(places[-1]) < numel, "has a place beyond its coordinates")
     return (2 * places + trits[places] - 1).int()
 
 
@@ -140,11 +141,6 @@ def _header(form: int, b: int, count: int, device: torch.device | str) -> torch.
 
 
 def _read_header(message: torch.Tensor) -> tuple[int, int, int]:
-    _require(len(message) >= HEADER, "is cut short")
+    require(len(message) >= HEADER, "is cut short")
     first, *count = message[:HEADER].tolist()
     return first // FORM, first % FORM, int.from_bytes(bytes(count), "little")
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
