@@ -26,10 +26,11 @@ import torch
 
 from laconic import checks, lowrank
 from laconic.dense import Dense
-from laconic.layers import Layer, choose, find
+from laconic.layers import Layer, choose, find, multiplied
 from laconic.places import Peers, Place
+from laconic.products import Product
 from laconic.taps import Taps
-from laconic.technique import Bucket, Capability, Memory, Messages, Piece, Reading, Relay, Turn
+from laconic.technique import Bucket, Capability, Gather, Memory, Messages, Piece, Reading, Relay, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from laconic.lowrank import Factors
     from laconic.technique import Count
 
-KEEP = 32
+KEEP = 8
 """Columns of a residual; what is beyond them is forgotten."""
 
 
@@ -144,17 +145,22 @@ class LayerPiece(Piece):
     columns: int | None = None
 
     @property
-    def gathers(self) -> bool:
-        """Whether there is no owner."""
-        return self.owner is None
+    def gather(self) -> Gather | None:
+        """To everybody, where there is no owner."""
+        return Gather(self._bytes) if self.owner is None else None
 
     @property
     def relay(self) -> Relay | None:
         """The owner, where sizes are known."""
-        if self.owner is None or self.columns is None:
+        known = self._bytes
+        return None if self.owner is None or known is None else Relay(self.owner, known, known)
+
+    @property
+    def _bytes(self) -> int | None:
+        """Of every message, where they are known."""
+        if self.columns is None:
             return None
-        numbers = self.columns * self.layer.width + self.layer.outputs * (self.layer.bias is not None)
-        return Relay(self.owner, 4 * numbers, 4 * numbers)
+        return 4 * (self.columns * self.layer.width + self.layer.outputs * (self.layer.bias is not None))
 
 
 @dataclass(frozen=True)
@@ -194,12 +200,11 @@ class Sharing:
         """The piece of a layer."""
         bucket = Bucket(layer.parameters, layer.sizes, dtype)
         span = (bucket, 0, bucket.numel, self.workers, bucket.numel)
-        if self.factored is None or not self.factored.two_way:
+        if self.factored is None:
             return LayerPiece(*span, layer, None)
+        owner = self._owners[layer.weight] if self.factored.two_way else None
         columns = min(self.factored.rank, layer.outputs, layer.inputs)
-        return LayerPiece(
-            *span, layer, self._owners[layer.weight], columns if self.factored.energy is None else None
-        )
+        return LayerPiece(*span, layer, owner, columns if self.factored.energy is None else None)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""
@@ -214,8 +219,8 @@ class Sharing:
         else:
             kept, layer = turn.memory.get("residual"), piece.layer
             found = (
-                self._factor_matrix(inputs, kept, layer)
-                if layer.convolution
+                self._factor_matrix(turn.rows.gradient, kept, layer)
+                if turn.rows.gradient is not None and (layer.convolution or self.factored.method != "power")
                 else self._factor(deltas, inputs, kept, layer)
             )
             turn.readings |= _readings(piece.layer, found)
@@ -238,18 +243,21 @@ class Sharing:
         return torch.cat([_factors(found, piece.columns), bias]).view(torch.uint8)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
-        """`grad` is the layer's weight's gradient, and behind it its bias's."""
+        """A layer's turn has its products; `grad` is their flat gradients, unless it is empty."""
         piece = turn.piece
         if not isinstance(piece, LayerPiece):
             self.rest.decode(turn, replies, grad)
             return
-        layer = piece.layer
         heard = replies if piece.owner is None or piece.relay is not None else [replies[piece.owner]]
-        deltas, inputs, bias = self._stacked(layer, heard)
-        weight = grad[: layer.outputs * layer.inputs].view(layer.outputs, layer.inputs)
-        weight.copy_(deltas.T @ inputs)
-        if layer.bias is not None:
-            grad[weight.numel() :] = bias
+        turn.products = self._products(piece, heard)
+        if len(grad):
+            grad.copy_(multiplied(piece.layer, turn.products))
+
+    def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:
+        """The layer's gradients."""
+        deltas, inputs, bias = self._stacked(piece.layer, heard)
+        weight = {piece.layer.weight: Product(deltas, inputs)}
+        return weight if piece.layer.bias is None else {**weight, piece.layer.bias: Product(bias[None])}
 
     def _factor(
         self, deltas: torch.Tensor, inputs: torch.Tensor, kept: Memory | None, layer: Layer

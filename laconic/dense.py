@@ -6,6 +6,8 @@ else is measured against equal plumbing.
     encode   x = grad + residual; message = x in the wire's format; residual = x - message
     combine  the mean of the messages
     decode   the mean, in the gradient's own format
+
+A few numbers go to everybody in one round instead of up and down in two, and everybody takes the mean.
 """
 
 from __future__ import annotations
@@ -17,12 +19,27 @@ import torch
 
 from laconic import kernels
 from laconic.places import Peers, Place
-from laconic.technique import PIECE_BYTES, Bucket, Capability, Messages, Piece, Turn, even_pieces
+from laconic.technique import PIECE_BYTES, Bucket, Capability, Gather, Messages, Piece, Turn, even_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+FEW_BYTES = 1 << 14
+"""What everybody may hear of a piece at once."""
+
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Few(Piece):
+    """Few enough numbers that everybody may have everybody's; `message` is their bytes."""
+
+    message: int
+
+    @property
+    def gather(self) -> Gather:
+        """To everybody."""
+        return Gather(self.message)
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,9 @@ class Dense:
         return ("residual",) if self.error_feedback else ()
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """Pieces of about half a mebibyte on the wire."""
+        """Pieces of about half a mebibyte on the wire, or one that goes to everybody."""
+        if 0 < bucket.numel * self._wire(bucket).itemsize * workers <= FEW_BYTES:
+            return [Few(bucket, 0, bucket.numel, 1, bucket.numel, bucket.numel * self._wire(bucket).itemsize)]
         return even_pieces(bucket, workers, width=PIECE_BYTES // (self._wire(bucket).itemsize * workers))
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
@@ -77,6 +96,8 @@ class Dense:
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the mean."""
         assert isinstance(replies, torch.Tensor)
+        if isinstance(turn.piece, Few):
+            replies = self.combine(turn, replies)
         grad.copy_(replies.view(self._wire(turn.piece.bucket)).flatten()[: turn.piece.numel])
 
     def _wire(self, bucket: Bucket) -> torch.dtype:

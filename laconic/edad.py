@@ -37,8 +37,9 @@ from laconic import checks
 from laconic.dad import LayerPiece, Sharing
 from laconic.layers import Layer, choose
 from laconic.places import Peers, Place
+from laconic.products import Product
 from laconic.taps import Rows, Taps
-from laconic.technique import Capability, Messages, Turn
+from laconic.technique import Capability, Messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,16 +165,17 @@ class Chain(Layer):
         """Layers that follow each other."""
         return len(self.links)
 
-    def products(self, rows: Rows) -> dict[str, Tensor]:
-        """The gradients of its parameters, flat, by name."""
+    def products(self, rows: Rows) -> dict[str, Product]:
+        """The gradients of its parameters, by name."""
         given, before = _forward(self.links, rows.inputs)
-        found, delta = {}, rows.deltas
+        found: dict[str, Product] = {}
+        delta = rows.deltas
         for place in reversed(range(len(self.links))):
             link = self.links[place]
             if link.weight is not None:
-                found[link.weight] = (delta.T @ given[place]).flatten()
+                found[link.weight] = Product(delta, given[place])
             if link.bias is not None:
-                found[link.bias] = delta.sum(0)
+                found[link.bias] = Product.of_bias(delta)
             if place > 0:
                 delta = delta @ link.module.weight.detach().float()
                 for activation, z in reversed(before[place - 1]):
@@ -209,15 +211,10 @@ class ChainTaps(Taps):
 class ChainSharing(Sharing):
     """EDAD at work on a chain, and `Dense` on all else."""
 
-    def decode(self, turn: Turn, replies: Messages, grad: Tensor) -> None:
-        """`grad` has the gradients of all parameters of the chain."""
-        piece = turn.piece
-        if not isinstance(piece, LayerPiece):
-            super().decode(turn, replies, grad)
-            return
-        deltas, inputs, _ = self._stacked(piece.layer, replies)
-        found = piece.layer.products(Rows(inputs, deltas))
-        grad.copy_(torch.cat([found[name] for name in piece.layer.parameters]))
+    def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:
+        """The gradients of all parameters of the chain."""
+        deltas, inputs, _ = self._stacked(piece.layer, heard)
+        return piece.layer.products(Rows(inputs, deltas))
 
 
 def _forward(

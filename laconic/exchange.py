@@ -12,7 +12,7 @@ import functools
 import traceback
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,11 +22,13 @@ from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
 from laconic.state import State
-from laconic.technique import Bucket, Messages, Piece, Reading, Surveyor, Technique, Turn
+from laconic.technique import Bucket, Gather, Messages, Piece, Reading, Surveyor, Technique, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
+    from laconic.lane import Journey
+    from laconic.products import Product
     from laconic.taps import Rows
 
 
@@ -51,13 +53,38 @@ class _Step:
 
 @dataclass
 class _Passage:
-    """A bucket under way: it has arrived when no piece is missing."""
+    """A bucket or a layer under way: it has arrived when no piece is missing."""
 
-    grad: torch.Tensor
-    future: torch.futures.Future[torch.Tensor]
+    arriving: torch.Tensor | Sequence[Turn]
+    """A bucket's gradient, or layers' turns, whose products are the result."""
+    future: torch.futures.Future[Any]
     step: _Step
     missing: int
-    remembers: bool
+
+    @property
+    def result(self) -> torch.Tensor | Mapping[str, Product]:
+        """What the future is of."""
+        if isinstance(self.arriving, torch.Tensor):
+            return self.arriving
+        return {name: product for turn in self.arriving for name, product in turn.products.items()}
+
+    def finite(self) -> bool:
+        """Whether all of the result is."""
+        if isinstance(self.arriving, torch.Tensor):
+            return kernels.all_finite(self.arriving)
+        return all(
+            product.finite(turn.piece.bucket.dtype)
+            for turn in self.arriving
+            for product in turn.products.values()
+        )
+
+
+class Load(NamedTuple):
+    """A layer's piece and rows; `own` is this worker's gradient, flat, if errors are measured, and else empty."""
+
+    piece: Piece
+    rows: Rows
+    own: torch.Tensor
 
 
 class Exchange:
@@ -90,46 +117,51 @@ class Exchange:
 
         Buckets come in order, the same on all workers; `last` says that the step has no more.
         """
-        return self._submit(grad, bucket, self._pieces(bucket), last)
+        step = self._begun()
+        turns = self._turns(bucket, self._pieces(bucket), step)
+        journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
+        return self._submit(journeys, grad, step, last)
 
-    def share(self, grad: torch.Tensor, piece: Piece, rows: Rows) -> torch.futures.Future[torch.Tensor]:
-        """A future of `grad`, which will then hold a layer's gradient for all workers, from everybody's rows.
+    def share(self, loads: Sequence[Load]) -> torch.futures.Future[Mapping[str, Product]]:
+        """A future of some layers' gradients for all workers, by parameter, from everybody's rows.
 
-        What `grad` holds before is this worker's own gradient if errors are measured, and else of no matter.
+        Layers of which everybody hears messages of a known size may travel together, if no errors are measured.
         """
-        return self._submit(grad, piece.bucket, [piece], last=False, rows=rows)
+        step = self._begun()
+        turns = []
+        for load in loads:
+            turns += self._turns(load.piece.bucket, [load.piece], step)
+            turns[-1].rows = load.rows
+        journey = (
+            self._travel(turns[0], loads[0].own, step)
+            if len(turns) == 1
+            else self._travel_together(turns, step)
+        )
+        return self._submit([journey], turns, step, last=False)
 
     def end_step(self) -> None:
         """The step, if one has begun, has no more buckets."""
         if self._current is not None:
-            self._submit(torch.empty(0), Bucket((), (), torch.float32), [], last=True)
+            self._submit([], torch.empty(0), self._current, last=True)
 
-    def _submit(
-        self,
-        grad: torch.Tensor,
-        bucket: Bucket,
-        pieces: Sequence[Piece],
-        last: bool,
-        rows: Rows | None = None,
-    ) -> torch.futures.Future[torch.Tensor]:
+    def _begun(self) -> _Step:
+        self._current = self._current or _Step(self.step)
+        return self._current
+
+    def _turns(self, bucket: Bucket, pieces: Sequence[Piece], step: _Step) -> list[Turn]:
         memory = self.state.memory(bucket, self._device, self._carrier) if bucket.names else {}
-        step = self._current = self._current or _Step(self.step)
-        turns = [
-            Turn(
-                piece,
-                step.number,
-                self.worker,
-                self.state.part(memory, piece),
-                tallies=self.state.tallies,
-                rows=rows,
-            )
+        tallies = self.state.tallies
+        return [
+            Turn(piece, step.number, self.worker, self.state.part(memory, piece), tallies=tallies)
             for piece in pieces
         ]
-        journeys = [self._travel(turn, grad[turn.piece.start : turn.piece.stop], step) for turn in turns]
+
+    def _submit(
+        self, journeys: Sequence[Journey], arriving: torch.Tensor | Sequence[Turn], step: _Step, last: bool
+    ) -> torch.futures.Future[Any]:
         journeys = journeys or [_stay()]  # a bucket of empty parameters
         self._count(step, len(journeys), last)
-        remembers = bool(memory or self.state.tallies)
-        passage = _Passage(grad, _future(self._device), step, len(journeys), remembers)
+        passage = _Passage(arriving, _future(self._device), step, len(journeys))
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for journey in journeys:
             self._lane.submit(journey, arrive, fail)
@@ -150,7 +182,7 @@ class Exchange:
             self._current = None
             self.step += 1
 
-    def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Generator[Transfer, None, None]:
+    def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Journey:
         exact = grad.to(torch.float32, copy=True) if self.measure_error else None
         if exact is not None:
             yield _sum(exact)
@@ -167,10 +199,24 @@ class Exchange:
         for name, reading in turn.readings.items():
             step.readings[name].append(reading)
 
+    def _travel_together(self, turns: Sequence[Turn], step: _Step) -> Journey:
+        nothing = torch.empty(0, device=self._device)
+        with self.meter.phase("encode"):
+            messages = [self.technique.encode(turn, nothing)[0] for turn in turns]
+            joined = torch.cat(messages).to(self._carrier)
+        heard = yield from self.technique.place.gather(joined, self.workers, Gather(len(joined)))
+        assert isinstance(heard, torch.Tensor)
+        with self.meter.phase("decode"):
+            parts = heard.to(self._device).split([len(message) for message in messages], dim=1)
+            for turn, part in zip(turns, parts, strict=True):
+                self.technique.decode(turn, part, nothing)
+                for name, reading in turn.readings.items():
+                    step.readings[name].append(reading)
+
     def _deliver(self, turn: Turn, messages: Messages) -> Generator[Transfer, None, Messages]:
         place = self.technique.place
-        if turn.piece.gathers:
-            return (yield from place.gather(messages[0], self.workers))
+        if turn.piece.gather is not None:
+            return (yield from place.gather(messages[0], self.workers, turn.piece.gather))
         combine = functools.partial(self._combine, turn)
         if turn.piece.relay is not None:
             return (yield from place.relay(messages[0], self.worker, self.workers, turn.piece.relay, combine))
@@ -192,19 +238,19 @@ class Exchange:
         step = passage.step
         step.finished += 1
         passage.missing -= 1
-        if passage.missing == 0 and passage.remembers:
-            step.finite &= kernels.all_finite(passage.grad)
+        if passage.missing == 0 and self.state.remembers:
+            step.finite &= passage.finite()
         if step.closed is not None and step.finished == step.submitted:
             self._finish(step)
         if passage.missing == 0:
-            passage.future.set_result(passage.grad)
+            passage.future.set_result(passage.result)
 
     def _fail(self, passage: _Passage, error: BaseException) -> None:
         if passage.future.done():
             return
         story = "".join(traceback.format_exception(error))
         passage.future.set_exception(  # torch annotates its argument as a result
-            RuntimeError(f"worker {self.worker} of {self.workers}: {type(error).__name__}: {error}\n{story}")  # type: ignore[arg-type]
+            RuntimeError(f"worker {self.worker} of {self.workers}: {type(error).__name__}: {error}\n{story}")
         )
 
     def _finish(self, step: _Step) -> None:
@@ -240,12 +286,12 @@ def _like(group: dist.ProcessGroup, backend: str, device: torch.device) -> dist.
     return dist.new_group(ranks, timeout, backend, use_local_synchronization=not everybody)
 
 
-def _stay() -> Generator[Transfer, None, None]:
+def _stay() -> Journey:
     """A journey that goes nowhere."""
     yield from ()
 
 
-def _future(device: torch.device) -> torch.futures.Future[torch.Tensor]:
+def _future(device: torch.device) -> torch.futures.Future[Any]:
     return torch.futures.Future(devices=[device] if device.type == "cuda" else [])
 
 

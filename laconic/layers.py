@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
+from laconic.products import Product
 from laconic.taps import eligible
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ class Layer(NamedTuple):
         """The names of its weights."""
         return (self.weight,)
 
-    def products(self, rows: Rows) -> dict[str, Tensor]:
-        """The gradients of its parameters, flat, by name."""
-        weight = {self.weight: (rows.deltas.T @ rows.inputs).flatten()}
-        return weight if self.bias is None else {**weight, self.bias: rows.deltas.sum(0)}
+    def products(self, rows: Rows) -> dict[str, Product]:
+        """The gradients of its parameters, by name."""
+        weight = {self.weight: Product(rows.deltas, rows.inputs)}
+        return weight if self.bias is None else {**weight, self.bias: Product.of_bias(rows.deltas)}
 
 
 Found = dict[Layer, list[nn.Module]]
@@ -107,6 +108,14 @@ def _layer(weight: str, using: Sequence[tuple[str, nn.Module]], names: Mapping[i
     outputs = first.weight.shape[0]
     inputs = first.weight.numel() // max(1, outputs)
     return Layer(path, weight, bias, outputs, inputs, convolution)
+
+
+def multiplied(layer: Layer, products: Mapping[str, Product]) -> Tensor:
+    """A layer's gradients, flat, one parameter after another."""
+    flat = products[layer.weight].deltas.new_empty(sum(layer.sizes))
+    for name, part in zip(layer.parameters, flat.split(layer.sizes), strict=True):
+        products[name].into(part)
+    return flat
 
 
 class Choice(NamedTuple):

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from laconic.technique import Capability
 
 if TYPE_CHECKING:
-    from laconic.technique import Messages, Relay
+    from laconic.technique import Gather, Messages, Relay
 
 UNEVEN = 1.25
 """How many times their sum padded messages may be."""
@@ -59,7 +59,7 @@ class Place(Protocol):
     def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
         """The replies for all shards; message k is about shard k."""
 
-    def gather(self, message: torch.Tensor, workers: int) -> Exchange:
+    def gather(self, message: torch.Tensor, workers: int, gather: Gather) -> Exchange:
         """Everybody's messages, in worker order."""
 
     def relay(
@@ -99,9 +99,14 @@ class Peers:
             return (yield from _exchange_rows(messages, worker, combine))
         return (yield from _exchange_list(messages, worker, combine))
 
-    def gather(self, message: torch.Tensor, workers: int) -> Exchange:
-        """Every message goes to all, its size ahead."""
-        return (yield from _spread(message, workers))
+    def gather(self, message: torch.Tensor, workers: int, gather: Gather) -> Exchange:
+        """Every message goes to all, its size ahead if it is not known."""
+        if gather.message is None:
+            return (yield from _spread(message, workers))
+        assert len(message) == gather.message
+        heard = message.new_empty(workers, gather.message)
+        yield _gather(heard, message)
+        return heard
 
     def relay(
         self, message: torch.Tensor, worker: int, workers: int, relay: Relay, combine: Combine

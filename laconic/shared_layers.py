@@ -7,7 +7,7 @@ apart: layers that share do so, what is private stays, and all else is a smaller
 
 A layer's rows are complete when its weight has its gradient, long before its bucket is. They leave then, as soon as
 those of all layers before it have: in the order in which DDP's buckets had them in the two steps before, which is the
-same on all workers.
+same on all workers. Small messages wait for those of the next layers, so that one transfer carries them all.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from __future__ import annotations
 import functools
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 
+from laconic.exchange import Load
+from laconic.layers import multiplied
 from laconic.taps import Rows
-from laconic.technique import Bucket
+from laconic.technique import Bucket, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from laconic.dad import Sharing
     from laconic.exchange import Exchange
     from laconic.layers import Choice, Found, Layer
+    from laconic.products import Product
     from laconic.taps import Taps
 
 Result = torch.futures.Future[torch.Tensor]
+Shared = torch.futures.Future["Mapping[str, Product]"]
 
 ROUNDED = 4
 """How far a gradient may be from the product of its rows, relative to it: so many times the last bit of deltas."""
@@ -42,14 +46,20 @@ LAST_BIT = 2.0**-9
 """At least; matrix products may have less precision than float32."""
 
 
+TOGETHER = 1 << 15
+"""Bytes of a worker's messages from which on they do not wait for the next layer's."""
+
+
 @dataclass
 class _Step:
-    """Layers that have left, in order, weights that have their gradients, and layers' results and products."""
+    """What has become of layers so far: those that have left, in order, and those of them that wait for company."""
 
     left: list[Layer] = field(default_factory=list)
+    waiting: list[tuple[Layer, Load]] = field(default_factory=list)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
-    results: dict[str, Result] = field(default_factory=dict)
-    products: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Weights' gradients."""
+    results: dict[str, Shared] = field(default_factory=dict)
+    products: dict[str, Product] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -132,7 +142,7 @@ class SharedLayers:
             self._count(views)
         sharing = {layer.weight: layer for layer in self._sharing()}
         self._leave([sharing[name] for name in names if name in sharing], views)
-        pending = [
+        pending: list[torch.futures.Future[Any]] = [
             self._fill(layer, views) for layer in sharing.values() if views.keys() & {*layer.parameters}
         ]
         taken = {name for layer in sharing.values() for name in layer.parameters}
@@ -142,6 +152,7 @@ class SharedLayers:
         if others:
             pending.append(self._average({name: views[name] for name in others}))
         if bucket.is_last():
+            self._send()
             self._end_step()
         buffer = bucket.buffer()
         return torch.futures.collect_all(pending).then(lambda done: _settled(done.value(), buffer))
@@ -193,28 +204,35 @@ class SharedLayers:
         """The layer's rows are on their way, or its weight's gradient as it is."""
         technique: Sharing = self._exchange.technique  # type: ignore[assignment]
         piece = technique.piece(layer, weight.dtype)
-        rows = _none(layer, weight)
-        if layer.convolution:
-            rows = rows._replace(inputs=weight.detach().float().reshape(layer.outputs, layer.inputs))
-        else:
-            rows = self._taps.take(layer.name) or rows
-        result = self._result(layer)
-        self._step.left.append(layer)
-        grad = torch.empty(piece.numel, dtype=weight.dtype, device=weight.device)
+        rows = self._taps.take(layer.name) or _none(layer, weight)
+        if layer.convolution or len(rows.inputs) >= min(layer.outputs, layer.inputs):
+            gradient = weight.detach().float().reshape(layer.outputs, layer.inputs)
+            rows = rows._replace(gradient=gradient)
+        own = weight.new_empty(0)
         if self._exchange.measure_error:
-            own = {layer.weight: weight.flatten()} if layer.convolution else layer.products(rows)
-            grad.copy_(torch.cat([own[name] for name in layer.parameters]))
-        self._exchange.share(grad, piece, rows).then(lambda done: _pass_on(done, result))
+            own = weight.flatten().clone() if layer.convolution else multiplied(layer, layer.products(rows))
+        self._step.left.append(layer)
+        self._step.waiting.append((layer, Load(piece, rows, own)))
+        sizes = [_known(load.piece) for _, load in self._step.waiting]
+        if self._exchange.measure_error or sizes[-1] is None or sum(filter(None, sizes)) >= TOGETHER:
+            self._send()
 
-    def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
+    def _send(self) -> None:
+        """What waits is on its way."""
+        waiting, self._step.waiting = self._step.waiting, []
+        if waiting:
+            results = [self._result(layer) for layer, _ in waiting]
+            shared = self._exchange.share([load for _, load in waiting])
+            shared.then(lambda done: _pass_on(done, results))
+
+    def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> torch.futures.Future[None]:
         """A future that the layer's parameters in this bucket have their gradients."""
 
-        def fill(done: Result) -> torch.Tensor:
-            result = done.value()
-            parts = dict(zip(layer.parameters, result.split(layer.sizes), strict=True))
-            for name in views.keys() & parts.keys():
-                views[name].copy_(parts[name].view_as(views[name]))
-            return result
+        def fill(done: Shared) -> None:
+            products = done.value()
+            with self._exchange.meter.phase("decode"):
+                for name in views.keys() & {*layer.parameters}:
+                    products[name].into(views[name])
 
         return self._result(layer).then(fill)
 
@@ -231,7 +249,7 @@ class SharedLayers:
 
         return self._exchange.reduce(flat, layout, last=False).then(back)
 
-    def _result(self, layer: Layer) -> Result:
+    def _result(self, layer: Layer) -> Shared:
         """The layer's gradient in this step; its weight and its bias may be in different buckets."""
         return self._step.results.setdefault(layer.name, torch.futures.Future())
 
@@ -270,8 +288,10 @@ class SharedLayers:
             self.choices.append(choice._replace(way="dense") if skipped else choice)
 
 
-def _check_product(name: str, product: torch.Tensor, gradient: torch.Tensor, tolerance: float) -> None:
-    apart = (gradient - product.view_as(gradient).to(gradient)).norm()
+def _check_product(name: str, product: Product, gradient: torch.Tensor, tolerance: float) -> None:
+    exact = torch.empty_like(gradient)
+    product.into(exact)
+    apart = (gradient - exact).norm()
     if bool(apart > tolerance * gradient.norm()):
         raise ValueError(
             f"the gradient of {name} is not the product of what its layer was given and what came back; "
@@ -286,15 +306,21 @@ def _none(layer: Layer, like: torch.Tensor) -> Rows:
     )
 
 
-def _pass_on(done: Result, result: Result) -> None:
-    """What is done, or went wrong, is the result's."""
-    try:
-        result.set_result(done.value())
-    except Exception as error:  # whatever it is, those who wait for the result must learn of it
-        result.set_exception(error)  # type: ignore[arg-type]
+def _known(piece: Piece) -> int | None:
+    """The bytes of a message that everybody hears and knows the size of."""
+    return None if piece.gather is None else piece.gather.message
 
 
-def _settled(done: Sequence[Result], buffer: torch.Tensor) -> torch.Tensor:
+def _pass_on(done: Shared, results: Sequence[Shared]) -> None:
+    """What is done, or went wrong, is the results'."""
+    for result in results:
+        try:
+            result.set_result(done.value())
+        except Exception as error:  # whatever it is, those who wait for the result must learn of it
+            result.set_exception(error)  # type: ignore[arg-type]
+
+
+def _settled(done: Sequence[torch.futures.Future[Any]], buffer: torch.Tensor) -> torch.Tensor:
     for each in done:
         each.value()  # raises what went wrong
     return buffer

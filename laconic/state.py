@@ -49,6 +49,11 @@ class State:
         self._loaded: Values = {}
         self._written: set[Bucket] = set()
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self._counts or self.tallies)
+
     @classmethod
     def of(cls, technique: Technique, worker: int, workers: int) -> State:
         """All that `technique` needs on one worker, at zero."""

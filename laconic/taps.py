@@ -27,6 +27,8 @@ class Rows(NamedTuple):
 
     inputs: torch.Tensor
     deltas: torch.Tensor
+    gradient: torch.Tensor | None = None
+    """As backward has made it, where that is of more use than its rows."""
 
 
 class Taps:
@@ -58,8 +60,9 @@ class Taps:
         calls = self._calls.pop(name, None)
         if not calls:
             return None
-        inputs, deltas = (torch.cat(side) for side in zip(*calls, strict=True))
-        return _spoken(Rows(inputs, deltas))
+        if len(calls) == 1:
+            return _spoken(calls[0])
+        return _spoken(Rows(*(torch.cat([call[side] for call in calls]) for side in (0, 1))))
 
     def done(self, name: str) -> None:
         """The layer's weight has the gradient of one backward."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from laconic.places import Place
+    from laconic.products import Product
     from laconic.taps import Rows
 
 PIECE_BYTES = 1 << 19  # large enough to amortize a round trip, small enough to keep both directions busy
@@ -59,6 +60,12 @@ class Bucket:
         return sum(self.sizes)
 
 
+class Gather(NamedTuple):
+    """Everybody's messages go to everybody; they have `message` bytes each, where that is known."""
+
+    message: int | None
+
+
 class Relay(NamedTuple):
     """One worker combines everybody's messages, of `message` bytes each, into a reply of `reply` bytes."""
 
@@ -83,9 +90,9 @@ class Piece:
         return self.stop - self.start
 
     @property
-    def gathers(self) -> bool:
-        """Whether everybody's messages go to everybody, and nothing is combined."""
-        return False
+    def gather(self) -> Gather | None:
+        """How messages travel where nothing is combined."""
+        return None
 
     @property
     def relay(self) -> Relay | None:
@@ -157,6 +164,8 @@ class Turn:
     """Of a technique that keeps tallies."""
     rows: Rows | None = None
     """What a layer was given and what came back, where a piece is a layer."""
+    products: Mapping[str, Product] = field(default_factory=dict)
+    """Where a piece is a layer, what `decode` has found: its gradients, by parameter, not yet multiplied."""
 
 
 class Technique(Protocol):

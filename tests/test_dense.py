@@ -45,8 +45,19 @@ def test_a_message_shares_the_gradients_memory_when_nothing_has_to_change():
     ],
 )
 def test_a_message_is_never_wider_than_the_gradient(wire, grad, bytes_each):
-    values = torch.randn(8).to(grad)
-    assert Dense(dtype=wire).encode(_turn(Dense(dtype=wire), values, 2), values).shape == (2, 4 * bytes_each)
+    values = torch.randn(8192).to(grad)
+    message = Dense(dtype=wire).encode(_turn(Dense(dtype=wire), values, 2), values)
+    assert message.shape == (2, 4096 * bytes_each)
+
+
+def test_everybody_hears_a_few_numbers_at_once():
+    values = torch.randn(8)
+    turn = _turn(Dense(), values, workers=3)
+    assert turn.piece.gather == (32,)
+    assert Dense().encode(turn, values).shape == (1, 32)
+    heard = torch.stack([values, 2 * values, 6 * values])
+    Dense().decode(turn, heard.view(torch.uint8), values)
+    assert torch.allclose(values, heard.mean(0))
 
 
 def test_formats_of_one_width_are_not_exchanged_for_each_other():

@@ -1,0 +1,45 @@
+"""Gradients as products of rows, multiplied where they are needed and once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laconic import kernels
+
+
+class Product(NamedTuple):
+    """ΔᵀA, of a row a sample each; or a vector that is there already, as the one row of `deltas`."""
+
+    deltas: Tensor
+    inputs: Tensor | None = None
+
+    @classmethod
+    def of_bias(cls, deltas: Tensor) -> Product:
+        """The sum of rows."""
+        return cls(deltas.sum(0)[None])
+
+    def into(self, view: Tensor) -> None:
+        """`view` is the product."""
+        if self.inputs is None:
+            view.copy_(self.deltas.view_as(view))
+            return
+        matrix = view.view(self.deltas.shape[1], self.inputs.shape[1])
+        if matrix.dtype == self.deltas.dtype:
+            torch.mm(self.deltas.T, self.inputs, out=matrix)
+        else:
+            matrix.copy_(self.deltas.T @ self.inputs)
+
+    def finite(self, dtype: torch.dtype) -> bool:
+        """Whether all of it is, in that type. Rows are multiplied only if they are large enough for doubt."""
+        if self.inputs is None:
+            return kernels.all_finite(self.deltas.to(dtype))
+        bound = len(self.deltas) * _largest(self.deltas) * _largest(self.inputs)
+        return bound <= torch.finfo(dtype).max or kernels.all_finite((self.deltas.T @ self.inputs).to(dtype))
+
+
+def _largest(rows: Tensor) -> float:
+    """The largest magnitude; not a number, if one is not."""
+    return float(torch.stack(torch.aminmax(rows)).abs().max()) if rows.numel() else 0.0
