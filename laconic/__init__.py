@@ -6,6 +6,7 @@ laconic.attach(model, laconic.Dense(dtype="bf16"))
 
 from laconic.attach import attach
 from laconic.attachment import Attachment
+from laconic.crossover import Crossover
 from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
 from laconic.edad import EDAD
@@ -26,6 +27,7 @@ __all__ = [
     "EDAD",
     "THC",
     "Attachment",
+    "Crossover",
     "Dense",
     "GenNorm",
     "Hook",

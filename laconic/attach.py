@@ -7,9 +7,10 @@ behind it comes and goes; without one it averages, as DDP does by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 import torch.distributed as dist
@@ -18,25 +19,51 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 from laconic.attachment import Attachment
+from laconic.crossover import Crossover
 from laconic.exchange import Exchange
+from laconic.gossip_attachment import GossipAttachment
 from laconic.shared_layers import SharedLayers, Sharer, shareable
 from laconic.technique import Bucket, Settler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from laconic.technique import Technique
 
 CARRIED = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def attach(model: nn.Module, technique: Technique, *, measure_error: bool = False) -> Attachment:
+@overload
+def attach(
+    model: nn.Module, technique: Crossover, *, optimizer: torch.optim.Optimizer
+) -> GossipAttachment: ...
+
+
+@overload
+def attach(
+    model: nn.Module,
+    technique: Technique,
+    *,
+    measure_error: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Attachment: ...
+
+
+def attach(
+    model: nn.Module,
+    technique: Technique | Crossover,
+    *,
+    measure_error: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Attachment:
     """From the next backward on, the workers of `model`, a DDP model, exchange gradients by `technique`.
 
     `measure_error` sums the exact gradients too and reports each result's error against their mean: good for a
-    study, and as slow as no compression.
+    study, and as slow as no compression. `optimizer` is needed by Crossover, which mixes parameters after its step.
     """
     ddp = _unwrap(model)
+    if isinstance(technique, Crossover):
+        return _gossip(ddp, technique, optimizer, measure_error)
     technique = settle(technique, ddp.process_group)
     parameters = _trained(ddp)
     slot = _slot(ddp)
@@ -47,8 +74,7 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     serving = technique.bind(list(found), workers) if isinstance(technique, Sharer) else technique
     _cut_once(serving, parameters, workers)
     described = repr(technique) + (" with measure_error" if measure_error else "")
-    shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in parameters.items()]
-    compare(ddp.process_group, described, shapes)
+    _compare_parameters(ddp.process_group, described, parameters)
     exchange = Exchange(serving, ddp.process_group, next(iter(parameters.values())).device, measure_error)
     named = _named(ddp)  # a parameter frozen after DDP was built still lies in its buckets
     names = {id(parameter): name for name, parameter in named.items()}
@@ -57,6 +83,42 @@ def attach(model: nn.Module, technique: Technique, *, measure_error: bool = Fals
     layers = SharedLayers(ddp, technique, found, exchange, name) if isinstance(technique, Sharer) else None
     slot.attachment = Attachment(technique, exchange, name, sizes, slot.clear, layers)
     return slot.attachment
+
+
+def _gossip(
+    ddp: DistributedDataParallel,
+    technique: Crossover,
+    optimizer: torch.optim.Optimizer | None,
+    measure_error: bool,
+) -> GossipAttachment:
+    if optimizer is None:
+        raise ValueError(
+            "Crossover mixes parameters after the optimizer's step; pass it: attach(model, technique, optimizer=…)"
+        )
+    if measure_error:
+        raise ValueError("Crossover exchanges no gradients, so there is no error of theirs to measure")
+    if isinstance(technique.inner, Sharer | Crossover):
+        raise ValueError(f"{technique.inner!r} cannot serve inside groups; use a technique for gradients")
+    parameters = _trained(ddp)
+    slot = _slot(ddp)
+    if slot.attachment is not None:
+        raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
+    workers = dist.get_world_size(ddp.process_group)
+    size = workers // technique.nodes(workers)
+    inner = technique.inner
+    technique = dataclasses.replace(
+        technique, inner=inner.settled(size) if isinstance(inner, Settler) else inner
+    )
+    _compare_parameters(ddp.process_group, repr(technique), parameters)
+    slot.attachment = attachment = GossipAttachment(technique, ddp, optimizer, _named(ddp), slot.clear)
+    return attachment
+
+
+def _compare_parameters(
+    group: dist.ProcessGroup, technique: str, parameters: Mapping[str, nn.Parameter]
+) -> None:
+    shapes = [(name, tuple(parameter.shape), str(parameter.dtype)) for name, parameter in parameters.items()]
+    compare(group, technique, shapes)
 
 
 def settle(technique: Technique, group: dist.ProcessGroup | None) -> Technique:

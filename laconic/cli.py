@@ -1,11 +1,11 @@
-"""The command line: `laconic train | compare | report | inspect | doctor | bench | lab`."""
+"""The command line: `laconic train | compare | report | inspect | simulate | doctor | bench | lab`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from laconic.train import Settings
 
 ROWS = "ddp fp16 powersgd:rank=2 dense:dtype=bf16 thc sign_vote:density=0.1@lr=0.003,momentum=0"
+
+METHODS = "allreduce crossover hierarchical sgp one_segment unfair"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -288,6 +290,48 @@ def _inspect_rank(settings: Settings, every: int | None, directory: Path) -> Non
 INSPECTED = {"gradients": _inspect_gradients, "rank": _inspect_rank}
 
 
+def _describe_simulate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=["crossover"], help="crossover: gossip, and what it is compared with")
+    parser.add_argument("task", nargs="?", default="fashion", help="digits, fashion or text")
+    parser.add_argument("--workers", type=int, nargs="+", default=[16], help="one number, or several")
+    parser.add_argument("--groups", type=int, default=4, help="of workers, for hierarchical")
+    parser.add_argument("--batch", type=int, nargs="+", default=[32], help="samples of one worker")
+    parser.add_argument("--epochs", type=float, default=5, help="times that all samples are seen")
+    parser.add_argument("--steps", type=int, help="instead of epochs")
+    parser.add_argument("--segments", type=int, default=16)
+    parser.add_argument(
+        "--methods", nargs="+", default=METHODS.split(), metavar="METHOD", help=f"(default: {METHODS})"
+    )
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each, with seeds 0 to N-1")
+    parser.add_argument(
+        "--lr", type=float, nargs="+", default=[0.05, 0.1], help="each method's best is shown"
+    )
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--size", help="the model's (default: the smallest)")
+    parser.add_argument("--data", type=Path, help="where fashion's files are")
+    parser.add_argument("--device", default="cpu", help="such as cuda")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where runs and figures go")
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    from laconic import charts, simulate, simulate_charts, simulate_study, simulate_table, tasks
+
+    _check_positive(options, "epochs", "steps", "seeds", "groups")
+    size = options.size or tasks.smallest(options.task)
+    task = tasks.load(options.task, data=options.data, size=size)
+    chosen = {field.name: getattr(options, field.name) for field in fields(simulate_study.Plan)}
+    cells = simulate_study.Plan(**chosen).cells(task, size)
+    charts.engine()  # fails now, if at all
+    simulate.check_device(options.device)
+    directory = _directory(options.out or _fresh(f"simulate-{options.task}"))
+    with simulate_table.Watch(cells, task) as watch:
+        runs = watch.follow(simulate_study.run(cells, task, directory, options.device, watch.step))
+    rows = simulate_table.best(runs, task)
+    print(simulate_table.text(rows, task), end="\n\n")
+    for name, spec in simulate_charts.figures(rows, task).items():
+        print(charts.figure(spec, directory / f"{name}.svg"))
+
+
 def _describe_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for programs")
 
@@ -335,6 +379,7 @@ COMMANDS = {
     ),
     "report": (_describe_report, _report, "draw the report of recorded runs again"),
     "inspect": (_describe_inspect, _inspect, "train a task alone and look at its gradients, or their rank"),
+    "simulate": (_describe_simulate, _simulate, "train many virtual workers in one process"),
     "doctor": (
         _describe_doctor,
         _doctor,

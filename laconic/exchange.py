@@ -102,7 +102,7 @@ class Exchange:
         self.measure_error = measure_error
         self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
         rounds = technique.place.rounds(technique.varies) + isinstance(technique, Surveyor) + measure_error
-        self._groups, self._carrier = _channels(group, device, rounds)
+        self._groups, self._carrier = channels(group, device, rounds)
         self.meter = Meter(on_stream=self._carrier.type == "cuda")
         self._reported = Stats()
         self._current: _Step | None = None
@@ -171,9 +171,7 @@ class Exchange:
         """The lane has ended and its process groups are gone."""
         self._lane.close()
         for group in self._groups:
-            # The program may have ended torch.distributed before.
-            with contextlib.suppress(AssertionError, ValueError):
-                dist.destroy_process_group(group)
+            dissolve(group)
 
     def _count(self, step: _Step, journeys: int, last: bool) -> None:
         step.submitted += journeys
@@ -269,21 +267,37 @@ class Exchange:
             self._reported = stats
 
 
-def _channels(
+def channels(
     group: dist.ProcessGroup, device: torch.device, rounds: int
 ) -> tuple[list[dist.ProcessGroup], torch.device]:
     """Groups for a lane's transfers, and the device on which messages must lie."""
-    if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
-        return [_like(group, "nccl", device)], device
-    return [_like(group, "gloo", device) for _ in range(rounds)], torch.device("cpu")
-
-
-def _like(group: dist.ProcessGroup, backend: str, device: torch.device) -> dist.ProcessGroup:
-    """A group of the same workers, with the same patience."""
     ranks = dist.get_process_group_ranks(group)
+    if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
+        return [like(group, device, device, ranks)], device
+    cpu = torch.device("cpu")
+    return [like(group, device, cpu, ranks) for _ in range(rounds)], cpu
+
+
+def like(
+    group: dist.ProcessGroup, device: torch.device, carrier: torch.device, ranks: Sequence[int]
+) -> dist.ProcessGroup:
+    """A group of some of the workers, with the same patience, for messages on `carrier`."""
     timeout = group._get_backend(device).options._timeout
     everybody = len(ranks) == dist.get_world_size()
-    return dist.new_group(ranks, timeout, backend, use_local_synchronization=not everybody)
+    backend = "nccl" if carrier.type == "cuda" else "gloo"
+    return dist.new_group(list(ranks), timeout, backend, use_local_synchronization=not everybody)
+
+
+def dissolve(group: dist.ProcessGroup) -> None:
+    """The group is gone, if it is everybody's.
+
+    One of some workers stays: torch would give its name, under which addresses are still stored, to the next one of
+    the same workers, who would then wait for each other in vain.
+    """
+    # The program may have ended torch.distributed before.
+    with contextlib.suppress(AssertionError, ValueError):
+        if dist.get_world_size(group) == dist.get_world_size():
+            dist.destroy_process_group(group)
 
 
 def _stay() -> Journey:

@@ -128,10 +128,10 @@ def text(layers: Sequence[Layer]) -> str:
     return "\n\n".join([*tables, *left])
 
 
-def table(layers: Sequence[Line], columns: dict[str, Callable[[Line], str]]) -> str:
+def table(layers: Sequence[Line], columns: dict[str, Callable[[Line], str]], heading: str = "layer") -> str:
     """One line a layer, its name on the left and numbers right-aligned."""
     rows = [
-        ["layer", *columns],
+        [heading, *columns],
         *([layer.name, *(write(layer) for write in columns.values())] for layer in layers),
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -38,6 +38,18 @@ class Stats:
     """What the technique noticed in the last step, where it is finite; and where it was measured `error`, the squared
     error of the result over the squared length of the exact mean."""
 
+    def plus(self, other: Stats) -> Stats:
+        """Bytes, seconds and readings of both; steps of this."""
+        phases = {**self.seconds, **other.seconds}
+        seconds = {phase: self.seconds.get(phase, 0.0) + other.seconds.get(phase, 0.0) for phase in phases}
+        return Stats(
+            self.steps,
+            self.sent + other.sent,
+            self.received + other.received,
+            seconds,
+            {**other.readings, **self.readings},
+        )
+
     def since(self, earlier: Stats) -> Stats:
         """What was added after `earlier`."""
         seconds = {phase: value - earlier.seconds.get(phase, 0.0) for phase, value in self.seconds.items()}

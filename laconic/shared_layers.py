@@ -205,7 +205,8 @@ class SharedLayers:
         technique: Sharing = self._exchange.technique  # type: ignore[assignment]
         piece = technique.piece(layer, weight.dtype)
         rows = self._taps.take(layer.name) or _none(layer, weight)
-        if layer.convolution or len(rows.inputs) >= min(layer.outputs, layer.inputs):
+        many = technique.factored is not None and len(rows.inputs) >= min(layer.outputs, layer.inputs)
+        if layer.convolution or many:
             gradient = weight.detach().float().reshape(layer.outputs, layer.inputs)
             rows = rows._replace(gradient=gradient)
         own = weight.new_empty(0)

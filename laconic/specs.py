@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, ge
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from laconic.attach import attach
+from laconic.crossover import Crossover
 from laconic.dad import DAD, RankDAD
 from laconic.dense import Dense
 from laconic.edad import EDAD
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import Optimizer
 
     from laconic.attachment import Attachment
     from laconic.technique import Technique
@@ -51,8 +53,8 @@ class Contestant(Protocol):
     def ddp_options(self) -> dict[str, Any]:
         """What the DDP model must be built with."""
 
-    def apply(self, model: DistributedDataParallel) -> Attachment | None:
-        """`model` exchanges gradients in this way."""
+    def apply(self, model: DistributedDataParallel, optimizer: Optimizer) -> Attachment | None:
+        """`model`, which `optimizer` trains, is trained in this way."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Plain:
     label: ClassVar[str] = "plain DDP"
     ddp_options: ClassVar[dict[str, Any]] = {}
 
-    def apply(self, model: DistributedDataParallel) -> None:
+    def apply(self, model: DistributedDataParallel, optimizer: Optimizer) -> None:
         """Nothing is changed."""
 
 
@@ -75,7 +77,7 @@ class Fp16:
     label: ClassVar[str] = "fp16 hook"
     ddp_options: ClassVar[dict[str, Any]] = {}
 
-    def apply(self, model: DistributedDataParallel) -> None:
+    def apply(self, model: DistributedDataParallel, optimizer: Optimizer) -> None:  # noqa: ARG002
         """The all-reduce is in fp16."""
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
 
@@ -99,7 +101,7 @@ class PowerSGD:
         """The hook and its rank."""
         return f"PowerSGD, rank {self.rank}"
 
-    def apply(self, model: DistributedDataParallel) -> None:
+    def apply(self, model: DistributedDataParallel, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Gradients travel as factors of the given rank."""
         state = powerSGD_hook.PowerSGDState(
             model.process_group, matrix_approximation_rank=self.rank, start_powerSGD_iter=2
@@ -127,12 +129,13 @@ class Attached:
         ]
         return " ".join([kind.__name__, *changed])
 
-    def apply(self, model: DistributedDataParallel) -> Attachment:
+    def apply(self, model: DistributedDataParallel, optimizer: Optimizer) -> Attachment:
         """The technique is attached."""
-        return attach(model, self.technique)
+        return attach(model, self.technique, optimizer=optimizer)
 
 
 TECHNIQUES: dict[str, type[Any]] = {
+    "crossover": Crossover,
     "dad": DAD,
     "dense": Dense,
     "edad": EDAD,
@@ -182,7 +185,11 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 def _option(kind: type[Any], text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
-    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.name != "place"}
+    defaults = {
+        field.name: field.default
+        for field in dataclasses.fields(kind)
+        if field.name not in ("place", "inner")
+    }
     if name not in defaults:
         raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, defaults)}")
     hint = get_type_hints(kind)[name]

@@ -62,7 +62,8 @@ class Taps:
             return None
         if len(calls) == 1:
             return _spoken(calls[0])
-        return _spoken(Rows(*(torch.cat([call[side] for call in calls]) for side in (0, 1))))
+        inputs, deltas = [call.inputs for call in calls], [call.deltas for call in calls]
+        return _spoken(Rows(torch.cat(inputs), torch.cat(deltas)))
 
     def done(self, name: str) -> None:
         """The layer's weight has the gradient of one backward."""

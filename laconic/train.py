@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from laconic import specs, tasks
+from laconic.gossip_attachment import GossipAttachment
 from laconic.lab import interface_counters
 from laconic.meter import Stats
 from laconic.telemetry import JsonLines, header
@@ -112,8 +113,8 @@ class Worker:
         self.task = settings.load_task()
         contestant = specs.parse(settings.spec)
         self.model = DistributedDataParallel(self.task.model(settings.seed), **contestant.ddp_options)
-        self.attachment = contestant.apply(self.model)
         self.optimizer = optimizer_for(self.model, settings)
+        self.attachment = contestant.apply(self.model, self.optimizer)
         self.batches = self._batches()
         self.record = self._open_record(contestant) if dist.get_rank() == 0 else None
         self.traffic = Traffic(settings.interface, self.attachment)
@@ -176,9 +177,15 @@ class Worker:
         )
 
     def _evaluate(self, step: int, elapsed: float) -> None:
+        gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None
+        shared = gossip.average() if gossip is not None else self.model.module
+        apart = {"consensus": gossip.consensus()} if gossip is not None else {}
         if self.record is not None:
             torch.set_num_threads(os.cpu_count() or 1)  # the others are waiting
-            values = self.task.evaluate(self.model.module)
+            values = {**self.task.evaluate(shared), **apart}
+            if gossip is not None:
+                own = self.task.evaluate(self.model.module)
+                values |= {f"own_{name}": value for name, value in own.items()}
             torch.set_num_threads(1)
             tx, sent = self.traffic.total()
             self.record.write("eval", step=step, seconds=elapsed, tx=tx, sent=sent, **values)
@@ -186,11 +193,15 @@ class Worker:
         self.traffic.pause()
 
     def _finish(self, elapsed: float) -> None:
+        gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None
+        if gossip is not None:
+            gossip.land()
         checksums: list[str] = [""] * dist.get_world_size()
         dist.all_gather_object(checksums, checksum(self.model))
+        apart = {"consensus": gossip.consensus()} if gossip is not None else {}
         if self.record is not None:
             equal = len(set(checksums)) == 1
-            self.record.write("end", seconds=elapsed, checksum=checksums[0], replicas_equal=equal)
+            self.record.write("end", seconds=elapsed, checksum=checksums[0], replicas_equal=equal, **apart)
             self.record.close()
 
     def _batches(self) -> Iterator[Batch]:

@@ -35,9 +35,9 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
     [
         (
             "dnse",
-            "unknown technique 'dnse'; did you mean 'dense'? (known: dad, ddp, dense, edad, fp16, ",
+            "unknown technique 'dnse'; did you mean 'dense'? (known: crossover, dad, ddp, dense, edad, fp16, ",
         ),
-        ("zzz", "unknown technique 'zzz'; (known: dad"),
+        ("zzz", "unknown technique 'zzz'; (known: crossover, dad"),
         ("dense:dtyp=bf16", "Dense has no option 'dtyp'; did you mean 'dtype'?"),
         ("dense:error_feedback=maybe", "option error_feedback takes a value like False, not 'maybe'"),
         ("sign_vote:memory=much", "option memory takes a value like 1.0, not 'much'"),
@@ -73,7 +73,7 @@ def test_a_bad_setting_of_a_row_gets_one_sentence(text, said):
 def _trained(text):
     contestant = specs.parse(text)
     model = parallel(**contestant.ddp_options)
-    contestant.apply(model)
+    contestant.apply(model, torch.optim.SGD(model.parameters()))
     return train(model, range(12))
 
 

@@ -49,6 +49,7 @@ def test_importing_tasks_loads_no_data_library():
         ("digits", "default", 17_226),
         ("digits", "wide", 2_241_546),
         pytest.param("fashion", "default", 3_761_034, marks=installed),
+        pytest.param("fashion", "small", 53_898, marks=installed),
         ("text", "small", 237_184),
         ("text", "default", 3_323_648),
         ("text", "large", 10_893_568),
@@ -56,6 +57,12 @@ def test_importing_tasks_loads_no_data_library():
 )
 def test_models_have_the_documented_size(name, size, count):
     assert len(parameters(tasks.load(name, size=size))) == count
+
+
+def test_the_smallest_size_is_known_by_the_task():
+    assert [tasks.smallest(name) for name in tasks.NAMES] == ["default", "small", "small"]
+    with pytest.raises(ValueError, match="unknown task 'digit', nearest to 'digits'"):
+        tasks.smallest("digit")
 
 
 @both

@@ -1,0 +1,71 @@
+"""Crossover-SGD: gossip of parameters, segment by segment (docs/crossover.md).
+
+There is no all-reduce. Every worker takes its optimizer's step with its own gradients; then, for each segment of its
+parameters, it sends the segment to one peer, hears the same segment of another, and takes the mean (mixing.py). Who
+hears whom is drawn anew for every segment and step, without a word sent about it. A worker sends one model and
+receives one, whatever the number of workers, and a slow worker delays only those who hear it.
+
+    synchronous   x ← ½ (x + heard), all segments in flight at once
+    overlap       a mixing travels while the next step is computed, and is added then: x ← x + ½ (heard - sent)
+    groups        gradients are averaged inside a group, its first worker gossips for it and tells the others
+    codec         what is heard is coded (modular.py)
+
+Both forms leave the mean of all workers' parameters as it is. With `overlap` what is heard is one step old.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from laconic import checks
+from laconic.dense import Dense
+from laconic.places import Peers, Place
+from laconic.technique import Capability
+
+if TYPE_CHECKING:
+    from laconic.technique import Technique
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Every worker mixes its parameters with one peer a segment, after its optimizer's step.
+
+    `groups` is the number of groups that gossip as one, contiguous and of equal size, in which gradients are averaged
+    by `inner`; None is a group for each of torchrun's hosts, and without torchrun for each worker. `every` is the
+    number of steps from one mixing to the next. `overlap` lets a mixing travel while the next step is computed.
+    `momentum` "local" stays at home; "mixed" takes what the optimizer keeps along, for as many bytes again.
+    `codec` "int8" sends a byte a parameter.
+    """
+
+    segments: int = 16
+    groups: int | None = None
+    every: int = 1
+    overlap: bool = False
+    momentum: str = "local"
+    codec: str | None = None
+    seed: int = 0
+    inner: Technique = Dense()
+    place: Place = Peers()
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+
+    def __post_init__(self) -> None:
+        for name, value in (("segments", self.segments), ("every", self.every), ("groups", self.groups)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} is {value!r}; use an integer, 1 or more")
+        checks.flag("overlap", self.overlap)
+        checks.choice("momentum", self.momentum, "local", "mixed")
+        if self.codec is not None:
+            checks.choice("codec", self.codec, "int8")
+        checks.seed(self.seed)
+
+    def nodes(self, workers: int) -> int:
+        """How many groups there are among so many workers."""
+        if self.groups is None:
+            hosts, left = divmod(workers, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+            return workers if left else hosts
+        if workers % self.groups:
+            raise ValueError(f"{workers} workers cannot be {self.groups} groups of equal size")
+        return self.groups

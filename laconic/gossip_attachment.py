@@ -1,0 +1,264 @@
+"""Crossover attached to a model: gradients stay in their group, parameters are mixed after the optimizer's step."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from laconic import mixing
+from laconic.attachment import Attachment
+from laconic.exchange import Exchange, channels, dissolve, like
+from laconic.gossip import Flight, Mixer
+from laconic.meter import Meter
+from laconic.modular import BLOCK, Modular
+from laconic.places import Transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from laconic.crossover import Crossover
+    from laconic.meter import Stats
+
+
+class GossipAttachment(Attachment):
+    """What `laconic.attach` returns for Crossover.
+
+    Workers of a group have equal parameters. Its root, the first of them, gossips for all, and tells them.
+    """
+
+    def __init__(
+        self,
+        technique: Crossover,
+        ddp: DistributedDataParallel,
+        optimizer: torch.optim.Optimizer,
+        named: Mapping[str, nn.Parameter],
+        detached: Callable[[], None],
+    ) -> None:
+        self.technique: Any = technique
+        self._model: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
+        self._optimizer, self._everybody, self._detached = optimizer, ddp.process_group, detached
+        self._parameters = [parameter for parameter in named.values() if parameter.requires_grad]
+        self._device = self._parameters[0].device
+        mixing.segments(sum(parameter.numel() for parameter in self._parameters), technique.segments)
+        self._workers = dist.get_world_size(self._everybody)
+        self._worker = dist.get_rank(self._everybody)
+        nodes = technique.nodes(self._workers)
+        size = self._workers // nodes
+        node, place = divmod(self._worker, size)
+        everybody = dist.get_process_group_ranks(self._everybody)
+        (group,), self._carrier = channels(self._everybody, self._device, 1)
+        self._meter = Meter()
+        self._gossips = nodes > 1
+        self._mixer = Mixer(technique, group, everybody[::size], node, self._carrier, self._meter)
+        self._root = place == 0
+        members = everybody[node * size : (node + 1) * size]
+        self._group = like(self._everybody, self._device, self._carrier, members) if size > 1 else None
+        self._reducer = self._within(technique, named) if self._group is not None else None
+        self.step = 0
+        self._flight: Flight | None = None
+        self._flat = torch.empty(0)
+        self._airborne = False
+        self._listeners: list[Callable[[int, Stats], None]] = []
+        self._reported = self._meter.stats()
+        self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._sent_buffers = ddp.broadcast_buffers
+        ddp.broadcast_buffers = False  # worker 0's would reach everybody before each forward
+        self._close = weakref.finalize(self, functools.partial(_destroy, [group, self._group], self._reducer))
+        if not self._gossips:
+            warnings.warn(_alone(self._workers), stacklevel=3)
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A future of the bucket's gradients as the worker's group has them."""
+        if self._reducer is not None:
+            return self._reducer.reduce(bucket)
+        buffer = bucket.buffer()
+        own: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+            devices=[buffer.device] if buffer.is_cuda else []
+        )
+        own.set_result(buffer)
+        return own
+
+    def average(self) -> nn.Module:
+        """A copy of the model with the mean of all workers' parameters and buffers; all workers must call it."""
+        model = self._model()
+        assert model is not None
+        averaged = copy.deepcopy(model.module)
+        with torch.no_grad():
+            for value in (*averaged.parameters(), *averaged.buffers()):
+                if value.is_floating_point():
+                    value.copy_(self._mean(value))
+        return averaged
+
+    def consensus(self) -> float:
+        """How far apart workers are: the mean of |own - mean|², over |mean|²; all workers must call it."""
+        with torch.no_grad():
+            own = torch.cat([parameter.flatten().float() for parameter in self._parameters]).to(self._carrier)
+            mean = self._mean(own)
+            apart = (own - mean).double().square().sum()
+            dist.all_reduce(apart, group=self._everybody)
+            return float(apart / self._workers / mean.double().square().sum())
+
+    def stats(self) -> Stats:
+        """Steps, bytes sent and received, and seconds by phase since attaching; groups' gradients included."""
+        own = self._meter.stats()
+        return own if self._reducer is None else own.plus(self._reducer.stats())
+
+    def on_step(self, listener: Callable[[int, Stats], None]) -> None:
+        """`listener(step, stats)` is called after each optimizer's step with what it added."""
+        self._listeners.append(listener)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs to go on; save it on every worker, and before the model.
+
+        A mixing under way is brought to its end, so all workers must call it.
+        """
+        self.land()
+        codec = self._mixer.codec
+        return {
+            "technique": type(self.technique).__name__,
+            "step": self.step,
+            "worker": self._worker,
+            "workers": self._workers,
+            "codec": {"before": codec.before.clone(), "apart": codec.apart.clone()} if codec else {},
+            "inner": self._reducer.state_dict() if self._reducer is not None else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The run goes on where `state` was taken."""
+        kind = type(self.technique).__name__
+        if state.get("technique") != kind:
+            raise ValueError(f"this checkpoint is of {state.get('technique')}, but {kind} is attached")
+        self.step = state["step"]
+        if self._reducer is not None and state["inner"]:
+            self._reducer.load_state_dict(state["inner"])
+        seat = (self._worker, self._workers)
+        if (state["worker"], state["workers"]) != seat:
+            raise ValueError(
+                f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
+                f"of {seat[1]}; start from attachment.average() instead"
+            )
+        codec = state["codec"]
+        self._mixer.codec = (
+            Modular(codec["before"].to(self._device), codec["apart"].to(self._device)) if codec else None
+        )
+
+    def detach(self) -> None:
+        """The model is plain DDP again; workers' parameters are as different as they are."""
+        if self._close.alive:
+            self.land()
+            self._hook.remove()
+            model = self._model()
+            if model is not None:
+                model.broadcast_buffers = self._sent_buffers
+            self._detached()
+            self._close()
+
+    def _within(self, technique: Crossover, named: Mapping[str, nn.Parameter]) -> Attachment:
+        """The technique inside groups."""
+        assert self._group is not None
+        names = {id(parameter): name for name, parameter in named.items()}
+        sizes = {name: parameter.numel() for name, parameter in named.items()}
+        exchange = Exchange(technique.inner, self._group, self._device, measure_error=False)
+        name = lambda parameter: names[id(parameter)]  # noqa: E731
+        return Attachment(technique.inner, exchange, name, sizes, lambda: None)
+
+    def _after_step(self) -> None:
+        self.land()
+        if self._gossips and (self.step + 1) % self.technique.every == 0:
+            with torch.no_grad():
+                self._depart()
+        if not self.technique.overlap:
+            self.land()
+        self.step += 1
+        self._meter.steps += 1
+        if self._listeners:
+            stats = self.stats()
+            for listener in self._listeners:
+                listener(self.step - 1, stats.since(self._reported))
+            self._reported = stats
+
+    def _depart(self) -> None:
+        self._airborne = True
+        if self._root:
+            self._flat = self._gathered()
+            self._flight = self._mixer.depart(self._flat, self.step)
+
+    def land(self) -> None:
+        """What was under way, if anything, is part of the parameters; all workers must call it."""
+        if not self._airborne:
+            return
+        with torch.no_grad():
+            flat = self._gathered() if self.technique.overlap or not self._root else self._flat
+            if self._flight is not None:
+                self._mixer.arrive(self._flight, flat)
+            if self._group is not None:
+                flat = self._told(flat)
+            start = 0
+            for tensor in self._tensors():
+                tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+                start += tensor.numel()
+        self._airborne, self._flight = False, None
+
+    def _told(self, flat: torch.Tensor) -> torch.Tensor:
+        """The root's vector."""
+        assert self._group is not None
+        with self._meter.phase("tell"):
+            vector = flat.to(self._carrier)
+            size = dist.get_world_size(self._group)
+            sent = vector.nbytes * (size - 1) * self._root
+            received = vector.nbytes * (not self._root)
+            root = dist.get_process_group_ranks(self._group)[0]
+            tell = Transfer("tell", lambda group: dist.broadcast(vector, root, group, True), sent, received)
+            self._meter.count(tell)
+            tell.start(self._group).wait()
+        return vector.to(self._device)
+
+    def _mean(self, value: torch.Tensor) -> torch.Tensor:
+        mean = value.detach().to(self._carrier, torch.float32, copy=True)
+        dist.all_reduce(mean, group=self._everybody)
+        return mean / self._workers
+
+    def _gathered(self) -> torch.Tensor:
+        """Everything that is mixed in one vector, of whole blocks for a codec."""
+        tensors = [tensor.flatten().float() for tensor in self._tensors()]
+        numel = sum(map(len, tensors))
+        if self.technique.codec is not None and numel % BLOCK:
+            tensors.append(tensors[0].new_zeros(BLOCK - numel % BLOCK))
+        return torch.cat(tensors)
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        """What is mixed: parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""
+        yield from self._parameters
+        if self.technique.momentum == "mixed":
+            for parameter in self._parameters:
+                state = self._optimizer.state[parameter]
+                for name in sorted(state):
+                    value = state[name]
+                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                        yield value
+
+
+def _destroy(groups: list[dist.ProcessGroup | None], reducer: Attachment | None) -> None:
+    if reducer is not None:
+        reducer.detach()
+    for group in groups:
+        if group is not None:
+            dissolve(group)
+
+
+def _alone(workers: int) -> str:
+    if workers == 1:
+        return "Crossover has no peers in a world of one worker, and does nothing"
+    return (
+        f"all {workers} workers are one group, whose gradients are averaged, and there is nobody to gossip with; "
+        f"groups={workers} lets every worker gossip"
+    )
