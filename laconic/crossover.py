@@ -17,15 +17,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from laconic import checks
 from laconic.dense import Dense
 from laconic.places import Peers, Place
-from laconic.technique import Capability
-
-if TYPE_CHECKING:
-    from laconic.technique import Technique
+from laconic.technique import Capability, Technique
 
 
 @dataclass(frozen=True)
