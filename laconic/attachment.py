@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from laconic.exchange import Exchange
+    from laconic.layers import Choice
     from laconic.meter import Stats
     from laconic.shared_layers import SharedLayers
     from laconic.technique import Technique
@@ -53,6 +54,11 @@ class Attachment:
         grad = bucket.buffer()
         layout = Bucket(tuple(map(self._name, parameters)), tuple(p.numel() for p in parameters), grad.dtype)
         return self._exchange.reduce(grad, layout, bucket.is_last())
+
+    @property
+    def choices(self) -> list[Choice] | None:
+        """How each layer travels, of a technique for layers, from the second step on."""
+        return self._layers.choices if self._layers is not None else None
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase since attaching."""

@@ -104,7 +104,7 @@ def loss_by_step(rows: Sequence[Row], styles: Styles) -> Spec:
     y = {"title": "training loss", "scale": _falling(values)}
     tooltip = [tip("label", "technique"), tip("x", "step"), tip("value", "loss", ".4f")]
     return chart(
-        values, _curves(rows, styles, {"title": "steps", "scale": {"nice": False}}, y, tooltip, 0), 300
+        values, curves(rows, styles, {"title": "steps", "scale": {"nice": False}}, y, tooltip, 0), 300
     )
 
 
@@ -244,12 +244,12 @@ def _metric(rows: Sequence[Row], styles: Styles, values: list[Spec], x: Spec) ->
         tip("bytes", "bytes sent", ".3s"),
         tip("step", "step"),
     ]
-    drawing = _curves(rows, styles, x, y, tooltip, 26)
+    drawing = curves(rows, styles, x, y, tooltip, 26)
     drawing["layer"] += _target(rows[0].target, ".1%" if share else ".4~r")
     return chart(values, drawing, 320)
 
 
-def _curves(rows: Sequence[Row], styles: Styles, x: Spec, y: Spec, tooltip: list[Spec], dot: int) -> Spec:
+def curves(rows: Sequence[Row], styles: Styles, x: Spec, y: Spec, tooltip: list[Spec], dot: int) -> Spec:
     """A line for each label, in the band between its lowest and highest seed, with dots to hover over."""
     y = {"type": "quantitative", **y, "axis": {**TITLE_ON_TOP, **y.get("axis", {})}}
     middle, low, high = {**y, "field": "value"}, {**y, "field": "low"}, {"field": "high"}

@@ -174,8 +174,8 @@ def _run_all(
     plan = Plan(base, specs, seeds)
     rates = parse_links(options.link, options.workers)
     with Lab(rates) as lab:
-        if lab.note:
-            print(f"laconic: {lab.note}", file=sys.stderr)
+        for sentence in [*filter(None, [lab.note]), *plan.warnings]:
+            print(f"laconic: {sentence}", file=sys.stderr)
         runs = plan.runs(directory, lab)
         title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
         with LiveTable(runs, title) as table:

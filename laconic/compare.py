@@ -41,6 +41,13 @@ class Plan:
             if self.specs.count(spec) > 1:
                 raise ValueError(f"technique {spec!r} is named {self.specs.count(spec)} times; name it once")
 
+    @property
+    def warnings(self) -> list[str]:
+        """What to beware of with these techniques, each sentence once."""
+        rows = [specs.parse(spec) for spec in self.specs]
+        found = [getattr(row.technique, "warning", "") for row in rows if isinstance(row, specs.Attached)]
+        return list(dict.fromkeys(filter(None, found)))
+
     def runs(self, directory: Path, lab: Lab) -> list[Settings]:
         """The settings of every run, in order, with records in `directory`."""
         return [
@@ -103,4 +110,4 @@ def is_complete(settings: Settings) -> bool:
 
 
 def _file_name(spec: str) -> str:
-    return re.sub(r"[^\w.,=-]", "-", spec)  # different specs keep different names: only : and @ go
+    return re.sub(r"[^\w.,=+-]", "-", spec)  # different specs keep different names: only : and @ go

@@ -19,7 +19,9 @@ combinations of it. Where data are private, use another technique.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 
 KEEP = 8
 """Columns of a residual; what is beyond them is forgotten."""
+FEW = 8
+"""Workers who may all hear all factors."""
+TOP = 4
+"""Singular values that are read, of each layer."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,10 @@ class DAD:
 
     needs: ClassVar[Capability] = Capability.COMBINE
     serves: ClassVar[str] = "linear layer"
+    warning: ClassVar[str] = (
+        "DAD is not private: rows of what layers are given travel to all other workers, and the first layer's are "
+        "the data itself unless skip_inputs=True; where data must not leave a worker, use that or another technique."
+    )
 
     def __post_init__(self) -> None:
         checks.names("private", self.private)
@@ -87,14 +97,15 @@ class RankDAD:
 
     `energy` is the share of a gradient's energy to keep, by as few columns as that takes, up to `rank`. `method`
     "power" is the paper's iteration, with `sweeps` for each column. `two_way` lets a layer's owner factor the sum
-    again, so that replies do not grow with the number of workers. `error_feedback` keeps what factors leave.
+    again, so that replies do not grow with the number of workers; None does so where there are more than `FEW`, since
+    one way takes one transfer instead of two and cuts once. `error_feedback` keeps what factors leave.
     """
 
     rank: int = 4
     energy: float | None = None
     method: str = "qr"
     sweeps: int = 10
-    two_way: bool = True
+    two_way: bool | None = None
     private: tuple[str, ...] = ()
     skip_inputs: bool = False
     error_feedback: bool = True
@@ -102,6 +113,11 @@ class RankDAD:
 
     needs: ClassVar[Capability] = Capability.COMBINE
     serves: ClassVar[str] = "linear layer or convolution"
+    warning: ClassVar[str] = (
+        "RankDAD is not private: combinations of rows of what layers are given travel to other workers, and the "
+        "first layer's rows are the data itself unless skip_inputs=True; where data must not leave a worker, use "
+        "that or another technique."
+    )
 
     def __post_init__(self) -> None:
         for name, value in (("rank", self.rank), ("sweeps", self.sweeps)):
@@ -110,8 +126,10 @@ class RankDAD:
         if self.energy is not None and not 0 < checks.number("energy", self.energy) <= 1:
             raise ValueError(f"energy is {self.energy}; use a share above 0, up to 1")
         checks.choice("method", self.method, "qr", "block", "power")
-        for name in ("two_way", "skip_inputs", "error_feedback"):
+        for name in ("skip_inputs", "error_feedback"):
             checks.flag(name, getattr(self, name))
+        if self.two_way is not None:
+            checks.flag("two_way", self.two_way)
         checks.names("private", self.private)
 
     def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
@@ -126,11 +144,17 @@ class RankDAD:
 
     def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
         """How a layer travels that has so many rows on a worker."""
-        return choose(layer, ["two ways" if self.two_way else "one way"], rows, self.rank, workers)
+        way = "two ways" if self.goes_two_ways(workers) else "one way"
+        return choose(layer, [way], rows, self.rank, workers)
 
     def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
         """The technique for these layers."""
-        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers, self)
+        settled = replace(self, two_way=self.goes_two_ways(workers))
+        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers, settled)
+
+    def goes_two_ways(self, workers: int) -> bool:
+        """Whether factors go to owners and back."""
+        return workers > FEW if self.two_way is None else self.two_way
 
 
 @dataclass(frozen=True)
@@ -340,6 +364,13 @@ def _residual(kept: torch.Tensor, layer: Layer) -> Factors | None:
 
 
 def _readings(layer: Layer, found: Factors) -> dict[str, Reading]:
-    """The layer's rank, by 95 % of its energy, and the share that was sent."""
-    rank = lowrank.rank_by_energy(found.sigma, 0.95, found.energy)
-    return {f"rank {layer.name}": Reading(rank, 1.0), f"kept {layer.name}": Reading(found.kept, 1.0)}
+    """The layer's rank, by 95 % of its energy and by a tenth of the first σ; the share that was sent; the first σ."""
+    sigma, energy = found.sigma.tolist(), found.energy.item()  # an op of torch takes longer than all of this
+    sums = list(accumulate(value * value for value in sigma))
+    read = {
+        "rank": min(len(sums), 1 + bisect_left(sums, 0.95 * energy)) if any(sigma) else 0,
+        "above": sum(value > 0.1 * sigma[0] for value in sigma),
+        "kept": [0.0, *sums][found.rank] / energy if energy else 1.0,
+        **{f"sigma {place}": value for place, value in enumerate(sigma[:TOP], 1)},
+    }
+    return {f"{name} {layer.name}": Reading(value, 1.0) for name, value in read.items()}

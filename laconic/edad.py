@@ -62,6 +62,10 @@ class EDAD:
 
     needs: ClassVar[Capability] = Capability.COMBINE
     serves: ClassVar[str] = "linear layer"
+    warning: ClassVar[str] = (
+        "EDAD is not private: rows of what the chain is given travel to all other workers, and they are the data "
+        "itself unless skip_inputs=True; where data must not leave a worker, use that or another technique."
+    )
 
     def __post_init__(self) -> None:
         checks.names("private", self.private)

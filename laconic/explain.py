@@ -41,7 +41,7 @@ def explain(model: nn.Module, technique: Sharer, *, rows: int, workers: int | No
 
 def table(choices: Sequence[Choice]) -> str:
     """A line for every layer."""
-    lines = [HEADINGS, *(_line(choice) for choice in choices)]
+    lines = [HEADINGS, *(cells(**choice.described()) for choice in choices)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -52,13 +52,9 @@ def table(choices: Sequence[Choice]) -> str:
     )
 
 
-def _line(choice: Choice) -> tuple[str, ...]:
-    layer = choice.layer
-    return (
-        layer.name,
-        f"{layer.outputs}×{layer.inputs}",
-        choice.way,
-        f"{choice.numbers[choice.way]:,}",
-        f"{choice.numbers['dense']:,}",
-        f"{choice.saves:.1f}×",
-    )
+def cells(
+    layer: str, shape: Sequence[int], way: str, numbers: int, gradient: int, saves: float
+) -> tuple[str, ...]:
+    """One layer's line."""
+    outputs, inputs = shape
+    return layer, f"{outputs}×{inputs}", way, f"{numbers:,}", f"{gradient:,}", f"{saves:.1f}×"

@@ -44,6 +44,7 @@ class GossipAttachment(Attachment):
         detached: Callable[[], None],
     ) -> None:
         self.technique: Any = technique
+        self._layers = None
         self._model: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
         self._optimizer, self._everybody, self._detached = optimizer, ddp.process_group, detached
         self._parameters = [parameter for parameter in named.values() if parameter.requires_grad]

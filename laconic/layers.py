@@ -15,7 +15,7 @@ and for the bias h_out more. What is chosen depends on numbers that all workers 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
@@ -129,6 +129,17 @@ class Choice(NamedTuple):
     def saves(self) -> float:
         """How many times fewer numbers travel than with the gradient itself."""
         return self.numbers["dense"] / max(1, self.numbers[self.way])
+
+    def described(self) -> dict[str, Any]:
+        """The choice in plain values, as a record has it."""
+        return {
+            "layer": self.layer.name,
+            "shape": [self.layer.outputs, self.layer.inputs],
+            "way": self.way,
+            "numbers": self.numbers[self.way],
+            "gradient": self.numbers["dense"],
+            "saves": self.saves,
+        }
 
 
 def choose(layer: Layer, ways: Sequence[str], rows: int, rank: int, workers: int) -> Choice:

@@ -1,6 +1,7 @@
 """Run records: JSON lines files, one for each training run, read into small values.
 
-The first line is the header, then come steps and evaluations as they happened, and the last line is the end.
+The first line is the header, then come steps and evaluations as they happened, with a line that says how layers
+travel where they are shared, and the last line is the end.
 A record that was cut is read as far as it got; lines and fields that this version does not know are left out.
 """
 
@@ -54,6 +55,8 @@ class Header(Setting):
     machine: str
     started: str
     version: int = VERSION
+    warning: str = ""
+    """What whoever uses the technique must beware of."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +76,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Eval:
-    """One evaluation: the task's metric after so many steps, training seconds and bytes."""
+    """One evaluation: the task's metric after so many steps, training seconds and bytes.
+
+    Of gossip it is that of the workers' mean, and `consensus` says how far apart they were.
+    """
 
     step: int
     seconds: float
     value: float
     tx: int | None = None
     sent: int | None = None
+    consensus: float | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,20 @@ class End:
     seconds: float
     checksum: str
     replicas_equal: bool
+    consensus: float | None = None
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How a layer travels, with about how many numbers, and how many its gradient would be."""
+
+    layer: str
+    shape: list[int]
+    """Outputs and inputs."""
+    way: str
+    numbers: int
+    gradient: int
+    saves: float
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,7 @@ class Run:
     steps: tuple[Step, ...]
     evals: tuple[Eval, ...]
     end: End | None
+    layers: tuple[Travel, ...] = ()
 
 
 def read(path: Path) -> Run:
@@ -114,7 +136,7 @@ def read(path: Path) -> Run:
     valued = [(where, _valued(line, metric)) for where, line in lines]
     ends = _all_of(End, "end", lines)
     steps, evals = _all_of(Step, "step", lines), _all_of(Eval, "eval", valued)
-    return Run(path, headers[0], tuple(steps), tuple(evals), ends[-1] if ends else None)
+    return Run(path, headers[0], tuple(steps), tuple(evals), ends[-1] if ends else None, _layers(lines))
 
 
 def find(paths: Iterable[Path]) -> list[Run]:
@@ -157,6 +179,12 @@ def _unreadable(where: object, problem: str) -> ValueError:
 def _all_of(kind: type[Item], name: str, lines: Iterable[tuple[str, Line]]) -> list[Item]:
     """A value for each line of this kind."""
     return [_filled(kind, line, where) for where, line in lines if line.get("kind") == name]
+
+
+def _layers(lines: Iterable[tuple[str, Line]]) -> tuple[Travel, ...]:
+    """How each layer travels, where that is recorded."""
+    told = [(where, line.get("layers", [])) for where, line in lines if line.get("kind") == "layers"]
+    return tuple(_filled(Travel, layer, where) for where, layers in told for layer in layers)
 
 
 def _valued(line: Line, metric: str) -> Line:

@@ -17,7 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-from laconic import charts, rank_charts
+from laconic import charts, consensus_charts, rank_charts
+from laconic.explain import HEADINGS, cells
 from laconic.records import Run, Setting
 from laconic.summary import Row, Spread, summarize
 from laconic.words import bytes_text, headline, metric_text, notices, seconds_text, target_text, times_text
@@ -49,6 +50,7 @@ class Chart:
     draw: Callable[[Sequence[Row], Styles], Spec]
     label: str = ""
     """The row that it is about, if it is about one."""
+    wide: bool = False
 
 
 CHARTS = (
@@ -71,6 +73,13 @@ CHARTS = (
         "Phases of the exchange",
         "They overlap with computing and with each other.",
         charts.overlapped_phases,
+    ),
+    Chart(
+        "consensus",
+        "Distance between workers",
+        "How far their parameters are from the mean that is evaluated, on a logarithmic scale.",
+        consensus_charts.consensus_by_step,
+        wide=True,
     ),
 )
 
@@ -120,6 +129,7 @@ def _rank_chart(number: int, row: Row) -> Chart:
         "the gradient waits for later steps.",
         lambda _rows, _styles: rank_charts.rank_by_step(row),
         row.label,
+        wide=True,
     )
 
 
@@ -255,7 +265,7 @@ def _figure(chart: Chart, name: str, metric: str) -> str:
     """The place where a chart will be drawn, with its words."""
     title = escape(chart.title.format(metric=metric.capitalize(), label=chart.label))
     words = f"<figcaption><h3>{title}</h3><p>{escape(chart.caption)}</p></figcaption>"
-    wide = ' class="wide"' if chart.label else ""
+    wide = ' class="wide"' if chart.wide else ""
     return f'<figure{wide}>{words}<div class="chart" id="{name}"></div></figure>'
 
 
@@ -269,12 +279,33 @@ def _settings(rows: Sequence[Row]) -> str:
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"""<h3>{escape(_where(rows[0].setting))}: settings of each run</h3>
 <dl class="facts">{_terms(shared)}</dl>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"""
+<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+{"".join(map(_layers, rows))}"""
+
+
+def _layers(row: Row) -> str:
+    """How each layer travels in the first run of the row that says so, or nothing."""
+    layers = next((run.layers for run in row.runs if run.layers), ())
+    if not layers:
+        return ""
+    head = "".join(f'<th scope="col">{heading}</th>' for heading in HEADINGS)
+    lines = [cells(**asdict(layer)) for layer in layers]
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+    return f"""<h3>How each layer travels with {escape(row.label)}</h3>
+<div class="scroll layers"><table><caption>About how many numbers a worker sends and receives in a step, and how many
+with the gradient.</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"""
 
 
 def _described(run: Run) -> dict[str, str]:
-    """Everything about a run but its steps, in words."""
+    """Everything about a run but its steps, in words; its warning is a notice already."""
     header = asdict(run.header) | {"versions": _versions(run.header.versions)}
-    missing = dict.fromkeys(("seconds", "checksum", "replicas_equal"), "unfinished")
-    parts = {**header, **(asdict(run.end) if run.end else missing), "record": run.path.name}
+    del header["warning"]
+    missing = dict.fromkeys(("seconds", "checksum", "replicas_equal", "consensus"), "unfinished")
+    measured = {name: _rounded(value) for name, value in asdict(run.end).items()} if run.end else missing
+    parts = {**header, **measured, "record": run.path.name}
     return {name.replace("_", " "): str(value) for name, value in parts.items()}
+
+
+def _rounded(value: object) -> object:
+    """A measured number in four digits, and nothing where there is none."""
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else value

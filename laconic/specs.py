@@ -1,6 +1,6 @@
 """A row of a comparison from a short text: plain DDP, one of PyTorch's own hooks, or a technique of Laconic's.
 
-ddp    fp16    powersgd:rank=2    dense    dense:dtype=bf16,error_feedback=true
+ddp    fp16    powersgd:rank=2    dense    dense:dtype=bf16,error_feedback=true    dad:private=encoder.+head.
 
 Behind an @ stands what the row trains with where that is not what all others do, as a technique may want a learning
 rate of its own:
@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -123,7 +123,7 @@ class Attached:
         """The technique and what differs from its defaults."""
         kind: Any = type(self.technique)
         changed = [
-            f"{field.name}={getattr(self.technique, field.name)}"
+            f"{field.name}={_written(getattr(self.technique, field.name))}"
             for field in dataclasses.fields(kind)
             if getattr(self.technique, field.name) != field.default
         ]
@@ -193,7 +193,14 @@ def _option(kind: type[Any], text: str) -> tuple[str, Any]:
     if name not in defaults:
         raise ValueError(f"{kind.__name__} has no option {name!r}{nearest(name, defaults)}")
     hint = get_type_hints(kind)[name]
+    if get_origin(hint) is tuple:
+        return name, tuple(value.split("+"))
     return name, _value(name, value, defaults[name], takes_words=hint is str or str in get_args(hint))
+
+
+def _written(value: object) -> str:
+    """The value of an option as a spec has it."""
+    return "+".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _value(name: str, text: str, default: object, takes_words: bool) -> object:

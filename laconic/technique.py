@@ -114,13 +114,16 @@ class Reading(NamedTuple):
     @staticmethod
     def shares(readings: Mapping[str, Reading]) -> dict[str, float]:
         """The shares that are finite; the device is asked once."""
-        amounts = torch.stack(
-            [torch.as_tensor(value).double() for reading in readings.values() for value in reading]
-        )
-        shares = amounts.view(-1, 2)[:, 0] / amounts.view(-1, 2)[:, 1]
-        return {
-            name: share for name, share in zip(readings, shares.tolist(), strict=True) if math.isfinite(share)
+        values = [value for reading in readings.values() for value in reading]
+        tensors = [value.double() for value in values if isinstance(value, torch.Tensor)]
+        asked = iter(torch.stack(tensors).tolist() if tensors else ())
+        numbers = [next(asked) if isinstance(value, torch.Tensor) else value for value in values]
+        shares = {
+            name: amount / of
+            for name, amount, of in zip(readings, numbers[::2], numbers[1::2], strict=True)
+            if of != 0
         }
+        return {name: share for name, share in shares.items() if math.isfinite(share)}
 
 
 class Memory(NamedTuple):

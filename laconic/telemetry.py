@@ -33,10 +33,12 @@ def installed_version() -> str:
 
 
 def header(technique: object, **more: object) -> dict[str, Any]:
-    """What makes a run repeatable: technique, versions, kernels, machine, and `more`."""
+    """What makes a run repeatable: technique, versions, kernels, machine, and `more`; and what to beware of."""
+    warning = getattr(technique, "warning", "")
     return {
         "version": 1,
         "technique": repr(technique),
+        **({"warning": warning} if warning else {}),
         "versions": {
             "laconic": installed_version(),
             "torch": torch.__version__,

@@ -1,7 +1,8 @@
 """One training run: its settings, and what each worker does.
 
 A run is a JSON file of settings; `torchrun … -m laconic.train FILE` on every node trains it. Worker 0 writes
-the record: a header, a line a step, a line an evaluation, and an end with the proof that replicas are equal.
+the record: a header, a line a step, a line an evaluation, one on how layers travel where they are shared, and an end
+with the proof that replicas are equal, or with the distance between them.
 
 Time: a step's seconds go from taking its batch to the end of the optimizer's step; evaluation stands apart.
 `compute` is the median of some steps without exchange, all workers at once; the rest of a step is `waiting`.
@@ -118,6 +119,7 @@ class Worker:
         self.batches = self._batches()
         self.record = self._open_record(contestant) if dist.get_rank() == 0 else None
         self.traffic = Traffic(settings.interface, self.attachment)
+        self._told_layers = False
 
     def run(self) -> None:
         """The run is trained, evaluated and recorded."""
@@ -175,6 +177,14 @@ class Worker:
             phases=phases,
             readings=stats.readings,
         )
+        self._record_layers(self.record)
+
+    def _record_layers(self, record: JsonLines) -> None:
+        """How each layer travels is in the record, as soon as it is known."""
+        choices = self.attachment.choices if self.attachment is not None else None
+        if choices is not None and not self._told_layers:
+            record.write("layers", layers=[choice.described() for choice in choices])
+            self._told_layers = True
 
     def _evaluate(self, step: int, elapsed: float) -> None:
         gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None

@@ -30,10 +30,12 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def notices(rows: Sequence[Row]) -> list[str]:
-    """What a reader must know before believing the numbers, a sentence each."""
+    """What a reader must know before using a technique or believing the numbers, a sentence each."""
     pairs = [(row, run) for row in rows for run in (*row.runs, *row.left_out)]
     notes = dict.fromkeys(run.header.note for _, run in pairs if run.header.note)
+    warnings = dict.fromkeys(run.header.warning for _, run in pairs if run.header.warning)
     return [
+        *warnings,
         *_shared_notices(rows),
         *(notice for row, run in pairs for notice in _run_notices(row, run)),
         *notes,
@@ -136,7 +138,17 @@ def _run_notices(row: Row, run: Run) -> Iterable[str]:
         fate = "left out of the numbers" if run in row.left_out else "shown as far as it got"
         yield f"{name} is unfinished ({done} of {run.header.steps} steps) and is {fate}."
     elif not run.end.replicas_equal:
-        yield f"{name} ended with replicas that differ from each other, so its numbers mean nothing."
+        yield f"{name} {_apart(run.end.consensus)}."
+
+
+def _apart(consensus: float | None) -> str:
+    """How replicas ended that are not equal: by design where their distance is known."""
+    if consensus is None:
+        return "ended with replicas that differ from each other, so its numbers mean nothing"
+    return (
+        f"ended with workers' parameters {consensus:.2g} apart (consensus distance, relative to their mean); "
+        "what is evaluated is their mean"
+    )
 
 
 def _digits(value: float, count: int = 3) -> str:

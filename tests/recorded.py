@@ -24,6 +24,7 @@ HEADER: Line = {
     "link": "100mbit",
     "shaped": True,
     "note": "",
+    "warning": "",
     "seed": 0,
     "split": "iid",
     "batch": 32,
@@ -37,6 +38,7 @@ HEADER: Line = {
     "started": "2026-11-15T08:00:00+00:00",
 }
 END: Line = {"kind": "end", "seconds": 83.0, "checksum": "9f3a", "replicas_equal": True}
+MIXED: Line = {**END, "replicas_equal": False, "consensus": 2.5e-5}
 THC: Line = {"label": "THC", "family": "laconic"}
 
 # label, spec, family, seconds a step, bytes a step, how much slower it learns

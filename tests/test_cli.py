@@ -82,6 +82,14 @@ def test_compare_trains_side_by_side_and_reports(tmp_path, capsys):
     )
 
 
+def test_a_warning_is_printed_once_before_the_runs(tmp_path, capsys):
+    command = "compare digits --techniques dad dad:skip_inputs=true --workers 2 --link none --steps 3"
+    assert cli.main([*command.split(" "), "--eval-every", "3", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.count("laconic: DAD is not private: ") == 1
+    runs = records.find([tmp_path])
+    assert all(run.header.warning.startswith("DAD is not private: ") for run in runs)
+
+
 def test_a_preset_is_some_comparisons_in_one_report(tmp_path, capsys, monkeypatch):
     line = "digits --techniques ddp sign_vote@lr=0.001 --workers 2 --link none --steps 9"
     monkeypatch.setitem(cli.PRESETS, "votes", (line, f"{line} --split labels:5"))

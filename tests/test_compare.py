@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from laconic import DAD, RankDAD
 from laconic.compare import Plan, compare, is_complete
 from laconic.train import Settings
 
@@ -71,6 +72,16 @@ def test_a_technique_may_have_settings_of_its_own(tmp_path):
 def test_settings_that_cannot_be_trained_with_are_refused(bad):
     with pytest.raises(ValueError, match=bad.split("=")[0] + " is"):
         Plan(BASE, ("ddp@" + bad,), (0,))
+
+
+def test_a_plan_has_the_warnings_of_its_techniques_once():
+    plan = Plan(BASE, ("ddp", "dad", "rank_dad", "rank_dad:rank=2", "dense"), (0, 1))
+    assert plan.warnings == [DAD.warning, RankDAD.warning]
+
+
+def test_tuples_of_different_words_have_different_records(tmp_path):
+    runs = Plan(BASE, ("dad:private=a+b", "dad:private=a-b"), (0,)).runs(tmp_path, _Lab())
+    assert len({settings.record for settings in runs}) == 2
 
 
 def test_a_bad_technique_is_refused_before_anything_runs(tmp_path):

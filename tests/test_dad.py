@@ -5,7 +5,9 @@ from torch.nn.parallel import DistributedDataParallel
 from workers import WorkerError, run
 
 import laconic
-from laconic.dad import DAD, RankDAD
+from laconic import lowrank
+from laconic.dad import DAD, RankDAD, _readings
+from laconic.layers import Layer
 
 
 class Tangle(nn.Module):
@@ -79,7 +81,7 @@ def test_full_rank_is_plain_ddp():
 
 @pytest.mark.parametrize(
     "technique",
-    [DAD(), RankDAD(2), RankDAD(2, two_way=False), RankDAD(3, energy=0.9, method="power")],
+    [DAD(), RankDAD(2, two_way=True), RankDAD(2), RankDAD(3, energy=0.9, method="power")],
     ids=repr,
 )
 def test_replicas_stay_identical_bit_for_bit(technique):
@@ -120,3 +122,60 @@ def _without_clearing(technique):
 def test_gradients_that_were_exchanged_must_be_cleared():
     with pytest.raises(WorkerError, match=r"call zero_grad\(\) before the next backward"):
         run(2, _without_clearing, DAD())
+
+
+LAYER = Layer("fc", "fc.weight", None, 8, 8)
+
+
+def _read(sigma, rank, energy=None):
+    """The shares that a layer with these singular values, and these columns, is read to have."""
+    values = torch.tensor(sigma, dtype=torch.float64)
+    columns = torch.zeros(8, rank)
+    total = values.square().sum() if energy is None else torch.tensor(energy, dtype=torch.float64)
+    found = lowrank.Factors(columns, columns, values, total)
+    return {name: reading.amount / reading.of for name, reading in _readings(LAYER, found).items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("beyond", [1.0, 1.2], ids=["all values", "the first of them"])
+def test_readings_are_the_spectrums(seed, beyond):
+    generator = torch.Generator().manual_seed(seed)
+    sigma = torch.rand(8, generator=generator, dtype=torch.float64).pow(2).sort(descending=True).values
+    energy = beyond * sigma.square().sum()
+    read = _read(sigma.tolist(), 3, energy.item())
+    assert read.pop("rank fc") == lowrank.rank_by_energy(sigma, 0.95, energy)
+    assert read.pop("kept fc") == pytest.approx(lowrank.kept_energy(sigma, 3, energy), rel=1e-12)
+    assert read.pop("above fc") == (sigma > 0.1 * sigma[0]).sum()
+    assert read == {f"sigma {place} fc": value for place, value in enumerate(sigma[:4].tolist(), 1)}
+
+
+def test_a_layer_with_few_singular_values_has_as_many_readings_of_them():
+    assert _read([3.0, 4e-1, 3e-1], 2).keys() == {
+        *("rank fc", "kept fc", "above fc"),
+        *("sigma 1 fc", "sigma 2 fc", "sigma 3 fc"),
+    }
+    assert _read([3.0, 4e-1, 3e-1], 2)["above fc"] == 2
+
+
+def test_a_gradient_of_nothing_has_no_rank_and_all_of_it_is_kept():
+    for sigma in ([], [0.0, 0.0]):
+        read = _read(sigma, min(1, len(sigma)))
+        assert (read["rank fc"], read["above fc"], read["kept fc"]) == (0, 0, 1.0)
+
+
+def _readings_of_training():
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 80)))
+    attachment = laconic.attach(model, RankDAD(rank=2))
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.randn(16, 64)).square().mean().backward()
+    return attachment.stats().readings
+
+
+def test_training_reads_the_spectrum_of_every_layer():
+    for read in run(2, _readings_of_training):
+        for layer in "02":
+            top = [read[f"sigma {place} {layer}"] for place in range(1, 5)]
+            assert top == sorted(top, reverse=True)
+            assert 1 <= read[f"above {layer}"] <= 80
+            assert read[f"kept {layer}"] <= 1

@@ -104,7 +104,7 @@ def _trained(technique, build=_deep, loss=_loss, options=(), accumulate=1):
     values = {name: parameter.detach() for name, parameter in model.module.named_parameters()}
     return (
         values,
-        attachment and attachment._layers.choices[0].way,
+        attachment and attachment.choices[0].way,
         attachment and attachment.stats().since(before).sent,
     )
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import END, HEADER, evaluation, header, run, step, write
+from recorded import END, HEADER, MIXED, evaluation, header, run, step, write
 
 from laconic import records
 
@@ -23,6 +23,40 @@ def test_unknown_lines_and_fields_are_ignored(tmp_path: Path) -> None:
     more = {"kind": "votes", "share": 0.7}
     later = run(tmp_path / "a.jsonl", more, step(1, rank=4), more, flavor="new")
     assert len(later.steps) == 1
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    old = {name: value for name, value in HEADER.items() if name != "warning"}
+    read = records.read(write(tmp_path / "a.jsonl", [old, step(1), evaluation(1, 0.9, 1.0), END]))
+    assert read.header.warning == ""
+    assert read.layers == ()
+    assert read.evals[0].consensus is None
+    assert read.end == records.End(83.0, "9f3a", True, None)
+
+
+def test_how_layers_travel_is_read(tmp_path: Path) -> None:
+    one = {
+        "layer": "fc",
+        "shape": [10, 128],
+        "way": "two ways",
+        "numbers": 572,
+        "gradient": 2580,
+        "saves": 4.5,
+    }
+    read = run(tmp_path / "a.jsonl", step(1), {"kind": "layers", "layers": [one, one | {"new": 1}]}, step(2))
+    assert read.layers == (records.Travel("fc", [10, 128], "two ways", 572, 2580, 4.5),) * 2
+
+
+def test_a_layer_that_says_too_little_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2, says too little .*'way'"):
+        run(tmp_path / "a.jsonl", {"kind": "layers", "layers": [{"layer": "fc", "shape": [1, 2]}]})
+
+
+def test_consensus_distances_are_read(tmp_path: Path) -> None:
+    lines = [header(), evaluation(1, 0.9, 1.0, consensus=3e-4, own_accuracy=0.8), MIXED]
+    read = records.read(write(tmp_path / "a.jsonl", lines))
+    assert read.evals == (records.Eval(1, 1.0, 0.9, tx=100, consensus=3e-4),)
+    assert read.end == records.End(83.0, "9f3a", False, 2.5e-5)
 
 
 def test_a_cut_last_line_leaves_an_unfinished_run(tmp_path: Path) -> None:

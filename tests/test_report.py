@@ -10,7 +10,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from recorded import HEADER, THC, Line, evaluation, header, rows_of, run, step, synthetic, technique, write
+from recorded import (
+    HEADER,
+    MIXED,
+    THC,
+    Line,
+    evaluation,
+    header,
+    rows_of,
+    run,
+    step,
+    synthetic,
+    technique,
+    write,
+)
 
 from laconic import records, report
 
@@ -100,6 +113,12 @@ def test_replicas_that_differ_are_said(tmp_path: Path) -> None:
     assert "plain DDP, seed 0, ended with replicas that differ" in words_of([unequal])
 
 
+def test_a_warning_is_said_once_for_all_runs_of_a_technique(tmp_path: Path) -> None:
+    loud = {"warning": "DAD is not private.", "spec": "dad", "label": "DAD", "family": "laconic"}
+    seeds = [technique(tmp_path / f"{seed}.jsonl", 1.0, 1, seed=seed, **loud) for seed in (0, 1)]
+    assert words_of([technique(tmp_path / "b.jsonl", 1.0, 1), *seeds]).count("DAD is not private.") == 1
+
+
 def test_an_unfinished_run_is_shown_and_said(tmp_path: Path) -> None:
     cut = records.read(write(tmp_path / "a.jsonl", [header(), step(1, 0.25), step(2, 0.25)]))
     words = words_of([cut])
@@ -150,6 +169,34 @@ def test_a_row_that_read_ranks_has_a_heat_map_under_its_own_label(tmp_path: Path
     assert f"Effective rank: {evil}" in words_of([plain, ranked])
     assert "<b>" not in page[: page.index("<script>")]
     assert "Effective rank" not in report.page([plain])
+
+
+def test_how_layers_travel_is_a_table_under_the_rows_label(tmp_path: Path) -> None:
+    layer = {"layer": "<b>fc", "shape": [10, 128], "way": "two ways", "numbers": 1132, "gradient": 2580}
+    lines = [step(1), {"kind": "layers", "layers": [layer | {"saves": 2.279}]}, step(2)]
+    seeds = [
+        run(tmp_path / f"{seed}.jsonl", *lines, label="RankDAD<b>", spec="a", family="laconic", seed=seed)
+        for seed in (0, 1)
+    ]
+    plain = technique(tmp_path / "b.jsonl", 1.0, 1)
+    words = words_of([plain, *seeds])
+    assert words.count("How each layer travels") == words.count("How each layer travels with RankDAD<b>") == 1
+    assert "layer weight travels numbers gradient saves <b>fc 10×128 two ways 1,132 2,580 2.3×" in words
+    assert "How each layer travels" not in words_of([plain])
+
+
+def test_consensus_is_a_chart_and_a_setting_of_the_runs_that_have_it(tmp_path: Path) -> None:
+    plain = technique(tmp_path / "b.jsonl", 1.0, 1)
+    points = [evaluation(number, 0.9, 1.0, consensus=1e-4 / number) for number in (1, 2)]
+    mixed = {"label": "Crossover", "spec": "crossover", "family": "laconic"}
+    gossip = records.read(write(tmp_path / "a.jsonl", [header(**mixed), step(1), *points, MIXED]))
+    cut = records.read(write(tmp_path / "c.jsonl", [header(**mixed, seed=1), step(1)]))
+    page = report.page([plain, gossip, cut])
+    assert page.count('id="chart-0-consensus"') == 1
+    assert "2.5e-05" in page[page.index("<details>") :]
+    alone = report.page([plain])
+    assert "chart-0-consensus" not in alone
+    assert "consensus" not in alone[alone.index("</dl>\n<h3>") : alone.index("</details>")]
 
 
 def test_a_report_names_no_address(tmp_path: Path) -> None:

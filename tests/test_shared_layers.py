@@ -83,7 +83,7 @@ def _values(model):
 
 
 def _ways(attachment):
-    return {choice.layer.name: choice.way for choice in attachment._layers.choices} if attachment else {}
+    return {choice.layer.name: choice.way for choice in attachment.choices} if attachment else {}
 
 
 def _both(technique, *arguments):
@@ -119,7 +119,7 @@ def test_rows_give_what_plain_ddp_gives(case):
 
 
 def _plain_and_factored(*arguments):
-    both = {"two ways": RankDAD(12), "one way": RankDAD(12, two_way=False)}
+    both = {"two ways": RankDAD(12, two_way=True), "one way": RankDAD(12)}
     return _trained(None, *arguments), {way: _trained(one, *arguments) for way, one in both.items()}
 
 
@@ -173,7 +173,7 @@ def _degenerate_gradient(technique, scale):
 
 @pytest.mark.parametrize(
     "technique",
-    [DAD(), RankDAD(50), RankDAD(50, two_way=False), RankDAD(50, method="power"), RankDAD(50, energy=0.9)],
+    [DAD(), RankDAD(50, two_way=True), RankDAD(50), RankDAD(50, method="power"), RankDAD(50, energy=0.9)],
     ids=repr,
 )
 def test_one_row_and_no_loss_give_numbers(technique):

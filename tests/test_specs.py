@@ -5,7 +5,7 @@ import torch
 from toys import parallel, train
 from workers import run
 
-from laconic import EDAD, THC, Dense, SignVote, specs
+from laconic import DAD, EDAD, THC, Dense, RankDAD, SignVote, specs
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,14 @@ from laconic import EDAD, THC, Dense, SignVote, specs
         ),
         ("sign_vote:density=auto", specs.Attached(SignVote("auto")), "SignVote density=auto"),
         ("edad:skip_inputs=true", specs.Attached(EDAD(skip_inputs=True)), "EDAD skip_inputs=True"),
+        (
+            "rank_dad:private=encoder.+head.,rank=2",
+            specs.Attached(RankDAD(rank=2, private=("encoder.", "head."))),
+            "RankDAD rank=2 private=encoder.+head.",
+        ),
+        ("dad:private=encoder.", specs.Attached(DAD(private=("encoder.",))), "DAD private=encoder."),
+        ("dad:private=0.+1", specs.Attached(DAD(private=("0.", "1"))), "DAD private=0.+1"),
+        ("sign_vote:memory=1e+0", specs.Attached(SignVote(memory=1.0)), "SignVote"),
     ],
 )
 def test_a_short_text_describes_a_contestant(text, contestant, label):
@@ -49,6 +57,11 @@ def test_a_short_text_describes_a_contestant(text, contestant, label):
 def test_a_bad_text_gets_one_sentence(text, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         specs.parse(text)
+
+
+def test_a_tuple_without_words_gets_one_sentence():
+    with pytest.raises(TypeError, match=r"private is .*; use a tuple of beginnings of names"):
+        specs.parse("dad:private=encoder.+")
 
 
 def test_a_row_may_have_a_learning_rate_of_its_own():

@@ -1,8 +1,10 @@
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laconic.technique import Bucket, even_pieces
+from laconic.technique import Bucket, Reading, even_pieces
 
 
 @given(
@@ -30,3 +32,16 @@ def test_no_piece_is_much_wider_than_asked(numel, shards):
     bucket = Bucket(("w",), (numel,), torch.float32)
     pieces = even_pieces(bucket, shards, width=1000)
     assert all(piece.width <= 2000 for piece in pieces)
+
+
+def test_shares_of_numbers_and_tensors_are_those_that_are_finite():
+    readings = {
+        "numbers": Reading(3, 4.0),
+        "tensors": Reading(torch.tensor(1.5), torch.tensor(2, dtype=torch.int64)),
+        "of nothing": Reading(1.0, 0.0),
+        "of an empty tensor": Reading(torch.tensor(0.0), torch.tensor(0.0)),
+        "lost": Reading(math.nan, 1.0),
+        "mixed": Reading(torch.tensor(0.5), 1),
+    }
+    assert Reading.shares(readings) == {"numbers": 0.75, "tensors": 0.75, "mixed": 0.5}
+    assert Reading.shares({}) == {}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import laconic
-from laconic import Dense, telemetry
+from laconic import DAD, EDAD, Dense, RankDAD, telemetry
 from laconic.meter import Stats
 
 STATS = Stats(1, 100, 200, {"encode": 0.5}, readings={"error": 0.25})
@@ -18,6 +18,18 @@ def test_a_header_makes_a_run_repeatable():
     assert header["seed"] == 7
     assert header["kernels"].startswith("cpu: ")
     assert "cores" in header["machine"]
+
+
+@pytest.mark.parametrize("technique", [DAD(), EDAD(), RankDAD()])
+def test_a_header_has_the_techniques_warning(technique):
+    warning = telemetry.header(technique)["warning"]
+    assert warning == technique.warning
+    assert warning.startswith(f"{type(technique).__name__} is not private: ")
+    assert "skip_inputs=True" in warning
+
+
+def test_a_technique_that_needs_no_warning_has_none_in_its_header():
+    assert "warning" not in telemetry.header(Dense())
 
 
 def test_json_lines_hold_a_header_and_a_line_a_step(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from workers import run
 
-from laconic import records, train
+from laconic import RankDAD, records, train
 from laconic.compare import execute
 from laconic.lab import Lab
 from laconic.train import Settings, Traffic
@@ -63,6 +63,26 @@ def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(
         assert {"encode", "up", "combine", "down", "decode"} <= set(step.phases)
         assert step.sent > 0
     assert record.evals[-1].sent == sum(step.sent for step in record.steps)
+
+
+def test_a_record_says_once_how_each_layer_travels(tmp_path):
+    _, record = _run(tmp_path, spec="rank_dad:rank=2")
+    assert [layer.way for layer in record.layers].count("two ways") > 0
+    first = record.layers[0]
+    assert first.gradient == 2 * (first.shape[0] * first.shape[1] + first.shape[0])
+    assert first.saves == first.gradient / first.numbers
+    assert len({layer.layer for layer in record.layers}) == len(record.layers)
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert kinds.count("layers") == 1
+    assert kinds.index("layers") < kinds.index("step") + 4
+    assert record.header.warning == RankDAD.warning
+
+
+def test_a_record_of_gossip_has_consensus_distances_and_no_layers(tmp_path):
+    _, record = _run(tmp_path, spec="crossover:segments=2,every=3")
+    assert record.layers == ()
+    assert [point.consensus is not None for point in record.evals] == [True, True, True]
+    assert record.end.consensus > 0
 
 
 def test_every_technique_sees_the_same_batches_and_workers_different_ones(tmp_path):

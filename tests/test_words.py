@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from recorded import THC, evaluation, rows_of, run, step, technique
+from recorded import MIXED, THC, evaluation, header, rows_of, run, step, technique, write
 
-from laconic import summary, words
+from laconic import records, summary, words
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,19 @@ def test_bytes_have_three_digits_and_a_unit(value: float, text: str) -> None:
 )
 def test_seconds_have_three_digits_and_a_unit(value: float, text: str) -> None:
     assert words.seconds_text(value).replace("\u00a0", " ") == text
+
+
+def test_a_warning_is_given_once_and_first(tmp_path: Path) -> None:
+    loud = {"warning": "DAD is not private.", "note": "No root here."}
+    seeds = [technique(tmp_path / f"{seed}.jsonl", 1.0, 1, seed=seed, **loud) for seed in (0, 1)]
+    other = technique(tmp_path / "b.jsonl", 1.0, 1, spec="b", **loud)
+    assert words.notices(summary.summarize([*seeds, other])) == ["DAD is not private.", "No root here."]
+
+
+def test_gossip_is_told_how_far_workers_are_apart_and_not_that_replicas_differ(tmp_path: Path) -> None:
+    gossip = records.read(write(tmp_path / "a.jsonl", [header(label="Crossover"), step(1), MIXED]))
+    (notice,) = words.notices(summary.summarize([gossip]))
+    assert notice == (
+        "Crossover, seed 0, ended with workers' parameters 2.5e-05 apart (consensus distance, relative to their "
+        "mean); what is evaluated is their mean."
+    )
