@@ -57,7 +57,7 @@ class Mixer:
         self.codec: Modular | None = None
 
     def depart(self, flat: torch.Tensor, step: int) -> Flight:
-        """All segments of `flat` are on their way; it must stay as it is until `arrive` has been called with it."""
+        """All segments of `flat` are on their way; nobody but `arrive` may change it until they have arrived."""
         with self._meter.phase("encode"):
             coded = self.codec is not None
             sent, outgoing = self._encode(flat)
@@ -97,8 +97,8 @@ class Mixer:
         """The vector as receivers have it, and its segments' messages."""
         spans = self._spans(flat)
         if self.codec is None:
-            moves_on = self._technique.overlap or self._technique.codec is not None
-            sent = flat.clone() if moves_on else flat
+            # With a codec both what was sent and what was heard are looked at again, after they were mixed.
+            sent = flat.clone() if self._technique.codec is not None else flat
             return sent, [sent[span].to(self._carrier) for span in spans]
         coded, sent = self.codec.encode(flat.view(-1, BLOCK))
         parts = [Coded(*(side[_in_blocks(span)] for side in coded)) for span in spans]

@@ -173,10 +173,10 @@ class GossipAttachment(Attachment):
         return Attachment(technique.inner, exchange, name, sizes, lambda: None)
 
     def _after_step(self) -> None:
-        self.land()
+        landed = self.land()
         if self._gossips and (self.step + 1) % self.technique.every == 0:
             with torch.no_grad():
-                self._depart()
+                self._depart(landed)
         if not self.technique.overlap:
             self.land()
         self.step += 1
@@ -187,16 +187,20 @@ class GossipAttachment(Attachment):
                 listener(self.step - 1, stats.since(self._reported))
             self._reported = stats
 
-    def _depart(self) -> None:
+    def _depart(self, flat: torch.Tensor | None) -> None:
+        """Parameters are on their way; `flat` has them, if given."""
         self._airborne = True
         if self._root:
-            self._flat = self._gathered()
+            self._flat = self._gathered() if flat is None else flat
             self._flight = self._mixer.depart(self._flat, self.step)
 
-    def land(self) -> None:
-        """What was under way, if anything, is part of the parameters; all workers must call it."""
+    def land(self) -> torch.Tensor | None:
+        """What was under way, if anything, is part of the parameters, which are given in one vector.
+
+        All workers must call it.
+        """
         if not self._airborne:
-            return
+            return None
         with torch.no_grad():
             flat = self._gathered() if self.technique.overlap or not self._root else self._flat
             if self._flight is not None:
@@ -208,6 +212,7 @@ class GossipAttachment(Attachment):
                 tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
                 start += tensor.numel()
         self._airborne, self._flight = False, None
+        return flat
 
     def _told(self, flat: torch.Tensor) -> torch.Tensor:
         """The root's vector."""
