@@ -87,12 +87,12 @@ class Attachment:
             raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
+        if self._layers is not None:
+            self._layers.load(state.get("rows", {}))  # what is kept of a layer depends on them
         if self._sizes is not None:
             taken = State.of(self._exchange.technique, state["worker"], state["workers"])
             taken.check(state["memory"], self._sizes)
         self._exchange.step = state["step"]
-        if self._layers is not None:
-            self._layers.load(state.get("rows", {}))
         seat = (self._exchange.worker, self._exchange.workers)
         if (state["worker"], state["workers"]) == seat:
             self._exchange.state.load(state["memory"])

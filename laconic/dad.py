@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from laconic.technique import Count
 
 KEEP = 8
-"""Columns of a residual; what is beyond them is forgotten."""
+"""Columns of a residual where a layer has few rows; what is beyond them is forgotten."""
 FEW = 8
 """Workers who may all hear all factors."""
 TOP = 4
@@ -196,6 +196,8 @@ class Sharing:
     workers: int
     factored: RankDAD | None = None
     rest: Dense = field(default_factory=Dense)
+    formed: dict[str, bool] = field(default_factory=dict)
+    """Whether a weight's gradient is factored as backward has made it, of each, once that is known."""
 
     needs: ClassVar[Capability] = Capability.COMBINE
     varies: ClassVar[bool] = True
@@ -207,14 +209,27 @@ class Sharing:
             return {}
         owners = self._owners
 
-        def residual(name: str, _numel: int) -> int:
-            return KEEP * self.layers[name].width if name in self.layers else 0
+        def residual(name: str, numel: int) -> int:
+            if name not in self.formed:
+                return 0
+            return numel if self.formed[name] else KEEP * self.layers[name].width
 
-        def reply_residual(name: str, numel: int) -> int:
-            return residual(name, numel) if owners.get(name) == worker else 0
+        def reply_residual(name: str, _numel: int) -> int:
+            owned = name in self.formed and owners[name] == worker
+            return KEEP * self.layers[name].width if owned else 0
 
         kept: dict[str, Count] = {"residual": residual}
         return kept | ({"reply residual": reply_residual} if self.factored.two_way else {})
+
+    def settle(self, rows: Mapping[str, int]) -> None:
+        """Layers have so many rows, by their names; without any, nothing is known yet."""
+        self.formed.clear()
+        if rows and self.factored is not None:
+            thrifty = self.factored.method != "power"
+            self.formed.update(
+                (weight, layer.convolution or (thrifty and rows[layer.name] >= min(layer.shape)))
+                for weight, layer in self.layers.items()
+            )
 
     def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
         """Everything that is no layer's, as `Dense` cuts it."""
@@ -243,8 +258,8 @@ class Sharing:
         else:
             kept, layer = turn.memory.get("residual"), piece.layer
             found = (
-                self._factor_matrix(turn.rows.gradient, kept, layer)
-                if turn.rows.gradient is not None and (layer.convolution or self.factored.method != "power")
+                self._factor_matrix(turn.rows.gradient, kept)
+                if turn.rows.gradient is not None
                 else self._factor(deltas, inputs, kept, layer)
             )
             turn.readings |= _readings(piece.layer, found)
@@ -298,14 +313,16 @@ class Sharing:
         _keep(left, kept, layer)
         return found
 
-    def _factor_matrix(self, gradient: torch.Tensor, kept: Memory | None, layer: Layer) -> Factors:
-        """The same of a gradient that is there already."""
+    def _factor_matrix(self, gradient: torch.Tensor, kept: Memory | None) -> Factors:
+        """The same of a gradient that is there already; all that its factors leave is kept."""
         settings = self.factored
         assert settings is not None
-        old = None if kept is None else _residual(kept.old, layer)
-        found, left = lowrank.factor_matrix(gradient, old, 1.0, settings.rank, settings.energy, KEEP)
-        if kept is not None:
-            _keep(left, kept, layer)
+        if kept is None:
+            return lowrank.factor_matrix(gradient, settings.rank, settings.energy)
+        left = kept.new.view_as(gradient)
+        torch.add(gradient, kept.old.view_as(gradient), out=left)
+        found = lowrank.factor_matrix(left, settings.rank, settings.energy)
+        left.addmm_(found.P, found.Q.T, alpha=-1)
         return found
 
     def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

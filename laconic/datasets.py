@@ -54,6 +54,9 @@ class Samples(Protocol):
 
     def __getitem__(self, index: Tensor) -> Batch: ...
 
+    def to(self, device: torch.device) -> Samples:
+        """The same samples on `device`."""
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -70,6 +73,10 @@ class Images:
     def __getitem__(self, index: Tensor) -> Batch:
         return Batch((self.pixels[index].float() - self.mean) / self.deviation, self.labels[index])
 
+    def to(self, device: torch.device) -> Images:
+        """The same images on `device`."""
+        return replace(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class Windows:
@@ -84,8 +91,13 @@ class Windows:
         return len(self.starts)
 
     def __getitem__(self, index: Tensor) -> Batch:
-        rows = self.text[self.starts[index, None] + torch.arange(self.context + 1)].long()
+        places = torch.arange(self.context + 1, device=self.text.device)
+        rows = self.text[self.starts[index, None] + places].long()
         return Batch(rows[:, :-1], rows[:, 1:])
+
+    def to(self, device: torch.device) -> Windows:
+        """The same text on `device`."""
+        return replace(self, text=self.text.to(device), starts=self.starts.to(device))
 
 
 def digits() -> tuple[Images, Images]:

@@ -51,6 +51,11 @@ class Layer(NamedTuple):
         return (self.outputs * self.inputs, *((self.outputs,) if self.bias is not None else ()))
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight."""
+        return self.outputs, self.inputs
+
+    @property
     def width(self) -> int:
         """Numbers of one row, or one column of factors."""
         return self.inputs + self.outputs

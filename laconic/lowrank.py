@@ -152,23 +152,15 @@ def factor_with_residual(
     return _parted(factor(deltas, inputs, rank + keep, method=method), rank, energy, keep)
 
 
-def factor_matrix(
-    gradient: Tensor,
-    residual: Factors | None,
-    memory: float,
-    rank: int,
-    energy: float | None = None,
-    keep: int = 32,
-) -> tuple[Factors, Factors]:
-    """The same of M = G + memory · E, for a gradient that is there already: less work where rows are many."""
-    matrix = _widened(gradient)
-    if residual is not None:
-        matrix = torch.addmm(matrix, residual.P, residual.Q.T, alpha=memory)
-    most = min(rank + keep, *matrix.shape)
+def factor_matrix(matrix: Tensor, rank: int, energy: float | None = None) -> Factors:
+    """The best factors of a matrix that is there already, with as many columns as `factor` would take."""
+    matrix = _widened(matrix)
+    most = min(rank, *matrix.shape)
     if most == 0:
-        return (_nothing(matrix.T, matrix),) * 2
+        return _nothing(matrix.T, matrix)
     large = min(matrix.shape) >= LARGE and BLOCKS * (most + SPARE) < min(matrix.shape)
-    return _parted(_block((matrix,), most) if large else _from_matrix(matrix, most), rank, energy, keep)
+    found = _block((matrix,), most) if large else _from_matrix(matrix, most)
+    return found if energy is None else found.columns(0, _count(found, energy))
 
 
 def _parted(both: Factors, rank: int, energy: float | None, keep: int) -> tuple[Factors, Factors]:

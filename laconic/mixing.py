@@ -69,5 +69,5 @@ def consensus_distance(parameters: torch.Tensor) -> float:
     0 is agreement; at 1, workers differ as much as the mean is long. Sums are in float64.
     """
     mean = parameters.mean(dim=0, dtype=torch.float64)
-    apart = sum(float((row - mean).square().sum()) for row in parameters) / len(parameters)
-    return apart / float(mean.square().sum())
+    apart = torch.stack([(row - mean).square().sum() for row in parameters])  # by rows: float64 takes room
+    return sum(apart.tolist()) / len(parameters) / float(mean.square().sum())

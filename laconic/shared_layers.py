@@ -164,12 +164,17 @@ class SharedLayers:
     def load(self, rows: Mapping[str, int]) -> None:
         """Rows are known from a run before."""
         self._rows, self._counted, self.choices = dict(rows), bool(rows), None
+        self._sharing_technique.settle(rows)
 
     def remove(self) -> None:
         """The model's modules are as they were."""
         self._taps.remove()
         for hook in self._ready:
             hook.remove()
+
+    @property
+    def _sharing_technique(self) -> Sharing:
+        return self._exchange.technique  # type: ignore[return-value]
 
     def _sharing(self) -> list[Layer]:
         return [choice.layer for choice in self.choices or () if choice.way != "dense"]
@@ -202,11 +207,10 @@ class SharedLayers:
 
     def _share(self, layer: Layer, weight: torch.Tensor) -> None:
         """The layer's rows are on their way, or its weight's gradient as it is."""
-        technique: Sharing = self._exchange.technique  # type: ignore[assignment]
+        technique = self._sharing_technique
         piece = technique.piece(layer, weight.dtype)
         rows = self._taps.take(layer.name) or _none(layer, weight)
-        many = technique.factored is not None and len(rows.inputs) >= min(layer.outputs, layer.inputs)
-        if layer.convolution or many:
+        if technique.formed.get(layer.weight, layer.convolution):
             gradient = weight.detach().float().reshape(layer.outputs, layer.inputs)
             rows = rows._replace(gradient=gradient)
         own = weight.new_empty(0)
@@ -283,6 +287,10 @@ class SharedLayers:
         dist.all_reduce(agreed, dist.ReduceOp.MAX, self._group)
         workers = dist.get_world_size(self._group)
         self.choices = []
+        self._rows = {
+            layer.name: rows for layer, (rows, _) in zip(self._layers, agreed.tolist(), strict=True)
+        }
+        self._sharing_technique.settle(self._rows)
         for layer, (rows, fed) in zip(self._layers, agreed.tolist(), strict=True):
             choice = self._technique.choose(layer, rows, workers)
             skipped = self._technique.skip_inputs and fed

@@ -182,16 +182,15 @@ class Nodes:
 
 def crossover(nodes: Nodes, cell: Cell, step: int) -> None:
     """Every node has mixed every segment with that of one other, and is heard by one."""
-    for number, part in enumerate(mixing.segments(nodes.values.shape[1], cell.segments)):
-        _hear(nodes.values[:, part], mixing.sources(mixing.partners(cell.seed, step, number, cell.nodes)))
+    partners = [mixing.partners(cell.seed, step, number, cell.nodes) for number in range(cell.segments)]
+    _hear(nodes.values, torch.stack([*map(mixing.sources, partners)]))
 
 
 def unfair(nodes: Nodes, cell: Cell, step: int) -> None:
     """Every node has mixed every segment with that of another at random: their mean is not kept."""
-    own = torch.arange(cell.nodes)
-    for number, part in enumerate(mixing.segments(nodes.values.shape[1], cell.segments)):
-        drawn = rng.words(rng.shared(cell.seed, step, number, UNFAIR), cell.nodes) % (cell.nodes - 1)
-        _hear(nodes.values[:, part], drawn + (drawn >= own))
+    keys = torch.tensor([rng.shared(cell.seed, step, number, UNFAIR) for number in range(cell.segments)])
+    drawn = rng.words(keys, cell.nodes) % (cell.nodes - 1)
+    _hear(nodes.values, drawn + (drawn >= torch.arange(cell.nodes)))
 
 
 def push(nodes: Nodes, cell: Cell, step: int) -> None:
@@ -213,19 +212,19 @@ SEGMENTED = ("crossover", "hierarchical", "unfair")
 
 
 def _hear(values: Tensor, sources: Tensor) -> None:
-    mixing.mixed(values, values[sources.to(values.device)], out=values)
+    """Every node has mixed every segment with its source's; `sources` has a row a segment."""
+    spans = mixing.segments(values.shape[1], len(sources))
+    for span, heard in zip(spans, sources.to(values.device), strict=True):  # one copy, for which a GPU waits
+        mixing.mixed(values[:, span], values[heard, span], out=values[:, span])
 
 
 def _batches(cell: Cell, task: Task, device: str) -> Iterator[Batch]:
     """A row a node, of the batches of all its workers."""
-    streams = [
-        task.batches(worker, cell.workers, batch=cell.batch, seed=cell.seed) for worker in range(cell.workers)
-    ]
+    samples = task.train.to(torch.device(device))
+    streams = [task.indices(worker, cell.workers, cell.batch, cell.seed) for worker in range(cell.workers)]
     while True:
-        inputs, targets = (torch.cat(parts) for parts in zip(*map(next, streams), strict=True))
-        yield Batch(inputs.unflatten(0, (cell.nodes, -1)), targets.unflatten(0, (cell.nodes, -1))).to(
-            torch.device(device)
-        )
+        inputs, targets = samples[torch.cat([*map(next, streams)]).to(device)]
+        yield Batch(inputs.unflatten(0, (cell.nodes, -1)), targets.unflatten(0, (cell.nodes, -1)))
 
 
 def _pieces(nodes: int, samples: int, at_once: int) -> Iterator[tuple[slice, slice, float]]:

@@ -42,14 +42,14 @@ def metric_by(rows: Sequence[Row], task: Task, what: Literal["workers", "batch"]
     panels = [
         (
             _words(other, value),
-            [_point(row, task, getattr(row.cell, what)) for row in rows if getattr(row.cell, other) == value],
+            [point(row, task, getattr(row.cell, what)) for row in rows if getattr(row.cell, other) == value],
         )
         for value in sorted({getattr(row.cell, other) for row in rows})
     ]
     share = {"format": ".1%"} if task.metric == "accuracy" else {}
     x = {"type": "ordinal", "title": "workers" if what == "workers" else "batch of each worker"}
     y = {"title": f"{task.metric} of the averaged model", "scale": {"zero": False}, "axis": share}
-    return _figure(rows, task, f"{task.metric.capitalize()} against {what}", panels, x, y)
+    return figure(rows, task, f"{task.metric.capitalize()} against {what}", panels, x, y)
 
 
 def consensus_by_step(rows: Sequence[Row], task: Task) -> Spec:
@@ -67,12 +67,13 @@ def consensus_by_step(rows: Sequence[Row], task: Task) -> Spec:
         "scale": {"type": "log", "nice": False},
         "axis": {"format": ".0e"},
     }
-    return _figure(rows, task, "Distance between nodes", panels, x, y)
+    return figure(rows, task, "Distance between nodes", panels, x, y)
 
 
-def _figure(
+def figure(
     rows: Sequence[Row], task: Task, title: str, panels: Sequence[tuple[str, list[Spec]]], x: Spec, y: Spec
 ) -> Spec:
+    """Panels of points, under each other, all with the same axes and methods."""
     cell, seeds = rows[0].cell, max(len(row.runs) for row in rows)
     size = f", {cell.size}" if cell.size != "default" else ""
     seeds_words = f"mean of {seeds} seeds" if seeds > 1 else f"seed {cell.seed}"
@@ -124,7 +125,8 @@ def _panel(words: str, values: list[Spec], rows: Sequence[Row], x: Spec, y: Spec
     }
 
 
-def _point(row: Row, task: Task, x: int) -> Spec:
+def point(row: Row, task: Task, x: int) -> Spec:
+    """The averaged model's metric at `x`."""
     return _values(row, x, row.averaged(task.metric))
 
 

@@ -96,7 +96,7 @@ def run(
 ) -> Iterator[Run]:
     """The runs, each as soon as it is there; `tell` hears of every step."""
     for cell in cells:
-        path = directory / _file_name(cell)
+        path = directory / file_name(cell)
         result = load(path, cell)
         if result is None:
             result = simulate.simulate(cell, task, device, partial(tell, cell))
@@ -123,7 +123,7 @@ def load(path: Path, cell: Cell) -> Result | None:
     return Result(average, one, looks, saved["seconds"])
 
 
-def _file_name(cell: Cell) -> str:
+def file_name(cell: Cell) -> str:
     """One for every cell of a plan; whether all else is the same, the file says."""
     shape = f"{cell.workers}x{cell.batch}-{cell.nodes}-nodes-{cell.segments}-segments"
     return f"{cell.method}-{shape}-{cell.steps}-steps-lr-{cell.lr:g}-seed-{cell.seed}.json"

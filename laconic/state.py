@@ -140,7 +140,7 @@ class State:
         memory = Memory(*torch.zeros(2, size, device=device))
         for name, span in spans.items():
             value = self._value(kind, name)
-            if value is not None:
+            if value is not None and len(value):  # what was empty so far may have become known
                 _check_size(name, value, span.stop - span.start)
                 memory.old[span] = value
             self._loaded.get(kind, {}).pop(name, None)

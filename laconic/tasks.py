@@ -97,8 +97,13 @@ class Task:
         self, worker: int, workers: int, *, batch: int, seed: int, split: Split = IID()
     ) -> Iterator[Batch]:
         """Batches without end: the worker's shard in a new order each time round, wrapping within a batch."""
-        drawn = draws(split, self._labels(split), worker, workers, batch, seed)
-        return (self.train[torch.from_numpy(index)] for index in drawn)
+        return (self.train[index] for index in self.indices(worker, workers, batch, seed, split))
+
+    def indices(
+        self, worker: int, workers: int, batch: int, seed: int, split: Split = IID()
+    ) -> Iterator[Tensor]:
+        """Which of the training samples are in these batches."""
+        return map(torch.from_numpy, draws(split, self._labels(split), worker, workers, batch, seed))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The loss on the held-out samples, and for a classification the accuracy; the model is as it was."""

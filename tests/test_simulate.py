@@ -75,6 +75,17 @@ def test_one_worker_trains_as_plain_sgd_does(method):
     assert near(trained(method, 1, steps=10).values[0], alone(1, steps=10))
 
 
+@pytest.mark.parametrize("task", [DIGITS, tasks.load("text", size="small")], ids=["digits", "text"])
+def test_a_node_has_the_batches_of_its_workers_one_after_the_other(task):
+    run = simulate.cell(task, "small", "hierarchical", workers=4, **SMALL)
+    streams = [task.batches(worker, 4, batch=run.batch, seed=run.seed) for worker in range(4)]
+    for _, batch in zip(range(3), simulate._batches(run, task, "cpu"), strict=False):
+        expected = Batch(*map(torch.cat, zip(*map(next, streams), strict=True)))
+        for drawn, theirs in zip(batch, expected, strict=True):
+            assert len(drawn) == 2
+            assert torch.equal(drawn.flatten(0, 1), theirs)
+
+
 def test_one_group_is_allreduce():
     assert torch.equal(trained("hierarchical", 6, groups=1).values, trained("allreduce", 6).values)
 

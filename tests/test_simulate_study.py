@@ -141,4 +141,4 @@ def test_bad_options_get_one_sentence(words, sentence, capsys, tmp_path, monkeyp
 
 
 def test_cells_are_found_by_their_own_files():
-    assert len({simulate_study._file_name(cell) for cell in cells(methods=list(METHODS))}) == 48
+    assert len({simulate_study.file_name(cell) for cell in cells(methods=list(METHODS))}) == 48
