@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from laconic import checks, lowrank
-from laconic.dense import Dense
+from laconic.dense import FORMATS, Dense
 from laconic.layers import Layer, choose, find, multiplied
 from laconic.places import Peers, Place
 from laconic.products import Product
@@ -98,7 +98,8 @@ class RankDAD:
     `energy` is the share of a gradient's energy to keep, by as few columns as that takes, up to `rank`. `method`
     "power" is the paper's iteration, with `sweeps` for each column. `two_way` lets a layer's owner factor the sum
     again, so that replies do not grow with the number of workers; None does so where there are more than `FEW`, since
-    one way takes one transfer instead of two and cuts once. `error_feedback` keeps what factors leave.
+    one way takes one transfer instead of two and cuts once. `error_feedback` keeps what factors leave. `dtype` is
+    that of factors on the wire: "bf16" sends half the bytes, and rounds off a thousandth.
     """
 
     rank: int = 4
@@ -109,6 +110,7 @@ class RankDAD:
     private: tuple[str, ...] = ()
     skip_inputs: bool = False
     error_feedback: bool = True
+    dtype: str = "fp32"
     place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
@@ -126,6 +128,7 @@ class RankDAD:
         if self.energy is not None and not 0 < checks.number("energy", self.energy) <= 1:
             raise ValueError(f"energy is {self.energy}; use a share above 0, up to 1")
         checks.choice("method", self.method, "qr", "block", "power")
+        checks.choice("dtype", self.dtype, *FORMATS)
         for name in ("skip_inputs", "error_feedback"):
             checks.flag(name, getattr(self, name))
         if self.two_way is not None:
@@ -167,6 +170,7 @@ class LayerPiece(Piece):
     layer: Layer
     owner: int | None
     columns: int | None = None
+    wire: torch.dtype = torch.float32
 
     @property
     def gather(self) -> Gather | None:
@@ -184,7 +188,8 @@ class LayerPiece(Piece):
         """Of every message, where they are known."""
         if self.columns is None:
             return None
-        return 4 * (self.columns * self.layer.width + self.layer.outputs * (self.layer.bias is not None))
+        factors = -(-self.columns * self.layer.width * self.wire.itemsize // 4)
+        return 4 * (factors + self.layer.outputs * (self.layer.bias is not None))
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,7 @@ class Sharing:
             return LayerPiece(*span, layer, None)
         owner = self._owners[layer.weight] if self.factored.two_way else None
         columns = min(self.factored.rank, layer.outputs, layer.inputs)
-        return LayerPiece(*span, layer, owner, columns if self.factored.energy is None else None)
+        return LayerPiece(*span, layer, owner, columns if self.factored.energy is None else None, self.wire)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""
@@ -254,7 +259,7 @@ class Sharing:
         deltas, inputs = turn.rows.deltas, turn.rows.inputs
         bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
         if self.factored is None:
-            message = _packed(deltas, inputs)
+            sent = _packed(deltas, inputs).view(torch.uint8)
         else:
             kept, layer = turn.memory.get("residual"), piece.layer
             found = (
@@ -263,9 +268,8 @@ class Sharing:
                 else self._factor(deltas, inputs, kept, layer)
             )
             turn.readings |= _readings(piece.layer, found)
-            message = torch.cat([_factors(found, piece.columns), bias])
-        nothing = message.new_empty(0).view(torch.uint8)
-        sent = message.view(torch.uint8)
+            sent = self._message(found, piece.columns, bias)
+        nothing = sent.new_empty(0)
         if piece.owner is None or piece.relay is not None:
             return [sent]
         return [sent if worker == piece.owner else nothing for worker in range(piece.shards)]
@@ -279,7 +283,7 @@ class Sharing:
             return messages[0].new_empty(0)
         deltas, inputs, bias = self._stacked(piece.layer, messages)
         found = self._factor(deltas, inputs, turn.memory.get("reply residual"), piece.layer)
-        return torch.cat([_factors(found, piece.columns), bias]).view(torch.uint8)
+        return self._message(found, piece.columns, bias)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """A layer's turn has its products; `grad` is their flat gradients, unless it is empty."""
@@ -322,20 +326,34 @@ class Sharing:
         left = kept.new.view_as(gradient)
         torch.add(gradient, kept.old.view_as(gradient), out=left)
         found = lowrank.factor_matrix(left, settings.rank, settings.energy)
-        left.addmm_(found.P, found.Q.T, alpha=-1)
+        left.addmm_(*(side.to(self.wire).float() for side in (found.P, found.Q.T)), alpha=-1)
         return found
+
+    @property
+    def wire(self) -> torch.dtype:
+        """Of rows and factors; biases are float32."""
+        return torch.float32 if self.factored is None else FORMATS[self.factored.dtype]
+
+    def _message(self, found: Factors, columns: int | None, bias: torch.Tensor) -> torch.Tensor:
+        """The bias, and the columns, in whole groups of four bytes."""
+        numbers = _factors(found, columns).to(self.wire)
+        if numbers.nbytes % 4:
+            numbers = torch.nn.functional.pad(numbers, (0, 1))
+        return torch.cat([bias.view(torch.uint8), numbers.view(torch.uint8)])
 
     def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The rows whose product is the mean of what messages say, and the mean bias."""
         bias_size = layer.outputs * (layer.bias is not None and self.factored is not None)
         deltas, inputs, biases = [], [], []
         for message in messages:
-            values = _numbers(message)
-            rows = (len(values) - bias_size) // layer.width
-            split = values.split([rows * layer.outputs, rows * layer.inputs, bias_size])
+            values = _numbers(message[4 * bias_size :], self.wire)
+            rows = len(values) // layer.width
+            split = values[: rows * layer.width].split([rows * layer.outputs, rows * layer.inputs])
             deltas.append(split[0].view(rows, layer.outputs) / len(messages))
             inputs.append(split[1].view(rows, layer.inputs))
-            biases.append(split[2] if self.factored else deltas[-1].sum(0))
+            biases.append(
+                _numbers(message[: 4 * bias_size], torch.float32) if self.factored else deltas[-1].sum(0)
+            )
         bias = torch.stack(biases).sum(0)
         return torch.cat(deltas), torch.cat(inputs), bias / len(messages) if self.factored else bias
 
@@ -349,9 +367,9 @@ class Sharing:
         return owners
 
 
-def _numbers(message: torch.Tensor) -> torch.Tensor:
+def _numbers(message: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
     # One without rows may begin at a byte where no float can.
-    return message.view(torch.float32) if len(message) else message.float()
+    return message.view(wire).float() if len(message) else message.float()
 
 
 def _factors(found: Factors, columns: int | None) -> torch.Tensor:

@@ -298,10 +298,11 @@ def _sent(technique):
 
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("two_way", [True, False])
-def test_what_is_sent_is_what_the_formula_says(two_way, workers):
-    numbers = 2 * (24 + 40) + 40 + 2 * (40 + 30)
+@pytest.mark.parametrize(("dtype", "share"), [("fp32", 1), ("bf16", 0.5)])
+def test_what_is_sent_is_what_the_formula_says(dtype, share, two_way, workers):
+    numbers = share * 2 * (24 + 40) + 40 + share * 2 * (40 + 30)
     messages = 2 * (workers - 1) if two_way else workers * (workers - 1)
-    sent = sum(run(workers, _sent, RankDAD(rank=2, two_way=two_way)))
+    sent = sum(run(workers, _sent, RankDAD(rank=2, two_way=two_way, dtype=dtype)))
     assert sent == 4 * messages * numbers
 
 
