@@ -100,6 +100,10 @@ def _gossip(
     if isinstance(technique.inner, Sharer | Crossover):
         raise ValueError(f"{technique.inner!r} cannot serve inside groups; use a technique for gradients")
     parameters = _trained(ddp)
+    stepped = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    for name, parameter in parameters.items():
+        if id(parameter) not in stepped:
+            raise ValueError(f"the optimizer does not train {name}; pass the one that trains this model")
     slot = _slot(ddp)
     if slot.attachment is not None:
         raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")

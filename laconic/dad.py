@@ -99,7 +99,7 @@ class RankDAD:
     "power" is the paper's iteration, with `sweeps` for each column. `two_way` lets a layer's owner factor the sum
     again, so that replies do not grow with the number of workers; None does so where there are more than `FEW`, since
     one way takes one transfer instead of two and cuts once. `error_feedback` keeps what factors leave. `dtype` is
-    that of factors on the wire: "bf16" sends half the bytes, and rounds off a thousandth.
+    that of factors and of all else on the wire: "bf16" is half the bytes, and rounds off a thousandth.
     """
 
     rank: int = 4
@@ -153,7 +153,8 @@ class RankDAD:
     def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
         """The technique for these layers."""
         settled = replace(self, two_way=self.goes_two_ways(workers))
-        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers, settled)
+        by_weight = {layer.weight: layer for layer in layers}
+        return Sharing(self.place, by_weight, workers, settled, Dense(self.dtype))
 
     def goes_two_ways(self, workers: int) -> bool:
         """Whether factors go to owners and back."""
@@ -219,9 +220,8 @@ class Sharing:
                 return 0
             return numel if self.formed[name] else KEEP * self.layers[name].width
 
-        def reply_residual(name: str, _numel: int) -> int:
-            owned = name in self.formed and owners[name] == worker
-            return KEEP * self.layers[name].width if owned else 0
+        def reply_residual(name: str, numel: int) -> int:
+            return residual(name, numel) if owners.get(name) == worker else 0
 
         kept: dict[str, Count] = {"residual": residual}
         return kept | ({"reply residual": reply_residual} if self.factored.two_way else {})
@@ -282,7 +282,12 @@ class Sharing:
         if turn.worker != piece.owner:
             return messages[0].new_empty(0)
         deltas, inputs, bias = self._stacked(piece.layer, messages)
-        found = self._factor(deltas, inputs, turn.memory.get("reply residual"), piece.layer)
+        kept = turn.memory.get("reply residual")
+        found = (
+            self._factor_matrix(deltas.T @ inputs, kept)
+            if self.formed[piece.layer.weight]
+            else self._factor(deltas, inputs, kept, piece.layer)
+        )
         return self._message(found, piece.columns, bias)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:

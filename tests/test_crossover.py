@@ -291,6 +291,15 @@ def test_what_cannot_be_attached_is_refused(technique, options, sentence):
         attach_refused()
 
 
+def _with_another_optimizer():
+    laconic.attach(_model(), Crossover(), optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+
+
+def test_the_optimizer_must_be_the_models():
+    with pytest.raises(WorkerError, match=r"the optimizer does not train 0\.weight"):
+        run(2, _with_another_optimizer)
+
+
 def _measured(technique):
     _refused(technique, measure_error=True)
 
