@@ -28,11 +28,14 @@ class Group:
                 for turn in turns:
                     turn.agreed = torch.stack(surveys).amax(0)
             messages = damage([list(self.technique.encode(*pair)) for pair in zip(turns, parts, strict=True)])
-            shards = [[message[shard] for message in messages] for shard in range(self.workers)]
-            replies = [
-                self.technique.combine(turn, self._joined(shard))
-                for turn, shard in zip(turns, shards, strict=True)
-            ]
+            if piece.gather is not None:
+                replies = [message for (message,) in messages]
+            else:
+                shards = [[message[shard] for message in messages] for shard in range(self.workers)]
+                replies = [
+                    self.technique.combine(turn, self._joined(shard))
+                    for turn, shard in zip(turns, shards, strict=True)
+                ]
             self.technique.decode(turns[0], self._joined(replies), result[span])
             self.turns += turns
         for state in self.states:

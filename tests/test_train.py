@@ -67,7 +67,7 @@ def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(
 
 def test_a_record_says_once_how_each_layer_travels(tmp_path):
     _, record = _run(tmp_path, spec="rank_dad:rank=2")
-    assert [layer.way for layer in record.layers].count("two ways") > 0
+    assert [layer.way for layer in record.layers].count("one way") > 0
     first = record.layers[0]
     assert first.gradient == 2 * (first.shape[0] * first.shape[1] + first.shape[0])
     assert first.saves == first.gradient / first.numbers
