@@ -10,7 +10,8 @@ The gradient of a linear layer is ΔᵀA, of its inputs A and of what came back 
                factors their sum again, and keeps what that leaves; everybody has the reply
 
 A bias is the sum of Δ's rows, and is always exact. A layer shares what takes fewer bytes, its gradient included
-(layers.py); all else travels as `Dense`. Messages are float32: P's columns, Q's columns or rows of A and Δ, the bias.
+(layers.py); all else travels as `Dense`. A message has rows of Δ and of A in float32; or the bias in float32, and
+P's and Q's columns, in 16 bits if so chosen.
 
 Rows are the data, or nearly so: what the first layer is given travels unless `skip_inputs`, and factors are
 combinations of it. Where data are private, use another technique.
