@@ -10,6 +10,12 @@ def number(name: str, value: float) -> float:
     return value
 
 
+def count(name: str, value: int) -> None:
+    """The value is an integer above zero."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; use an integer, 1 or more")
+
+
 def flag(name: str, value: bool) -> None:
     """The value is True or False."""
     if not isinstance(value, bool):

@@ -49,9 +49,10 @@ class Crossover:
     needs: ClassVar[Capability] = Capability.COMBINE
 
     def __post_init__(self) -> None:
-        for name, value in (("segments", self.segments), ("every", self.every), ("groups", self.groups)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} is {value!r}; use an integer, 1 or more")
+        checks.count("segments", self.segments)
+        checks.count("every", self.every)
+        if self.groups is not None:
+            checks.count("groups", self.groups)
         checks.flag("overlap", self.overlap)
         checks.choice("momentum", self.momentum, "local", "mixed")
         if self.codec is not None:

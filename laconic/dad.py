@@ -123,9 +123,8 @@ class RankDAD:
     )
 
     def __post_init__(self) -> None:
-        for name, value in (("rank", self.rank), ("sweeps", self.sweeps)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}; use an integer, 1 or more")
+        checks.count("rank", self.rank)
+        checks.count("sweeps", self.sweeps)
         if self.energy is not None and not 0 < checks.number("energy", self.energy) <= 1:
             raise ValueError(f"energy is {self.energy}; use a share above 0, up to 1")
         checks.choice("method", self.method, "qr", "block", "power")

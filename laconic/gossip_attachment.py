@@ -138,15 +138,15 @@ class GossipAttachment(Attachment):
         kind = type(self.technique).__name__
         if state.get("technique") != kind:
             raise ValueError(f"this checkpoint is of {state.get('technique')}, but {kind} is attached")
-        self.step = state["step"]
-        if self._reducer is not None and state["inner"]:
-            self._reducer.load_state_dict(state["inner"])
         seat = (self._worker, self._workers)
         if (state["worker"], state["workers"]) != seat:
             raise ValueError(
                 f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
                 f"of {seat[1]}; start from attachment.average() instead"
             )
+        self.step = state["step"]
+        if self._reducer is not None and state["inner"]:
+            self._reducer.load_state_dict(state["inner"])
         codec = state["codec"]
         self._mixer.codec = (
             Modular(codec["before"].to(self._device), codec["apart"].to(self._device)) if codec else None
