@@ -66,9 +66,7 @@ def attach(
         return _gossip(ddp, technique, optimizer, measure_error)
     technique = settle(technique, ddp.process_group)
     parameters = _trained(ddp)
-    slot = _slot(ddp)
-    if slot.attachment is not None:
-        raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
+    slot = _free_slot(ddp)
     workers = dist.get_world_size(ddp.process_group)
     found = shareable(technique, ddp.module, parameters) if isinstance(technique, Sharer) else {}
     serving = technique.bind(list(found), workers) if isinstance(technique, Sharer) else technique
@@ -104,9 +102,7 @@ def _gossip(
     for name, parameter in parameters.items():
         if id(parameter) not in stepped:
             raise ValueError(f"the optimizer does not train {name}; pass the one that trains this model")
-    slot = _slot(ddp)
-    if slot.attachment is not None:
-        raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
+    slot = _free_slot(ddp)
     workers = dist.get_world_size(ddp.process_group)
     size = workers // technique.nodes(workers)
     inner = technique.inner
@@ -191,6 +187,13 @@ def _slot(ddp: DistributedDataParallel) -> _Slot:
     slot = _Slot(ddp)
     ddp.register_comm_hook(None, slot)
     ddp._laconic = slot  # type: ignore[assignment]
+    return slot
+
+
+def _free_slot(ddp: DistributedDataParallel) -> _Slot:
+    slot = _slot(ddp)
+    if slot.attachment is not None:
+        raise ValueError(f"this model has {slot.attachment.technique!r} attached; call its detach() first")
     return slot
 
 

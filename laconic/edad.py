@@ -33,22 +33,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from laconic import checks
-from laconic.dad import LayerPiece, Sharing
-from laconic.layers import Layer, choose
-from laconic.places import Peers, Place
+from laconic.dad import DAD, LayerPiece, Sharing
+from laconic.layers import Layer
 from laconic.products import Product
 from laconic.taps import Rows, Taps
-from laconic.technique import Capability, Messages
+from laconic.technique import Messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from laconic.layers import Choice, Found
+    from laconic.layers import Found
 
 
 @dataclass(frozen=True)
-class EDAD:
+class EDAD(DAD):
     """A chain's inputs and its last deltas, where these are fewer numbers than its gradients; the exact average.
 
     For `nn.Sequential`, nested ones included, of Linear, ReLU, Sigmoid, Tanh, GELU and Identity; Flatten may come
@@ -56,20 +54,10 @@ class EDAD:
     them. `skip_inputs` keeps the first layer, which is given the data itself, out of it.
     """
 
-    private: tuple[str, ...] = ()
-    skip_inputs: bool = False
-    place: Place = Peers()
-
-    needs: ClassVar[Capability] = Capability.COMBINE
-    serves: ClassVar[str] = "linear layer"
     warning: ClassVar[str] = (
         "EDAD is not private: rows of what the chain is given travel to all other workers, and they are the data "
         "itself unless skip_inputs=True; where data must not leave a worker, use that or another technique."
     )
-
-    def __post_init__(self) -> None:
-        checks.names("private", self.private)
-        checks.flag("skip_inputs", self.skip_inputs)
 
     def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
         """The chain, with its last layer."""
@@ -87,10 +75,6 @@ class EDAD:
         (chain,) = found
         assert isinstance(chain, Chain)
         return ChainTaps(chain)
-
-    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
-        """How the chain travels that has so many rows on a worker."""
-        return choose(layer, ["rows"], rows, rows, workers)
 
     def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
         """The technique for the chain."""
