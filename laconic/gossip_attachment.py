@@ -75,7 +75,7 @@ class GossipAttachment(Attachment):
         ddp.broadcast_buffers = False  # worker 0's would reach everybody before each forward
         self._close = weakref.finalize(self, functools.partial(_destroy, [group, self._group], self._reducer))
         if not self._gossips:
-            warnings.warn(_alone(self._workers), stacklevel=3)
+            warnings.warn(_alone(self._workers), stacklevel=4)  # at the line that attaches
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """A future of the bucket's gradients as the worker's group has them."""
