@@ -1,7 +1,8 @@
-"""One worker's mixings: segments of a flat vector to peers and from peers, all in flight at once.
+"""One worker's mixings: segments of a vector to peers and from peers, all in flight at once.
 
-`depart` posts every segment's send and receive; `arrive` mixes each segment when both have ended, while others are
-still under way. Nobody waits for anybody but those it sends to and hears from.
+`depart` sends every segment; `arrive` mixes each when it has been heard, while others are still under way. `relay`
+does both, segment by segment: whatever is heard is mixed in and goes on to the next peer at once, so that a link
+always has something to carry. Nobody waits for anybody but those it sends to and hears from.
 
 A vector that is mixed where it lies becomes ½ (own + heard), bit for bit as in the simulator. One that has moved on
 in the meantime (overlap), or that travels as code, changes by ½ (heard - sent).
@@ -9,7 +10,7 @@ in the meantime (overlap), or that travels as code, changes by ½ (heard - sent)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,19 +26,21 @@ if TYPE_CHECKING:
 
     from laconic.crossover import Crossover
     from laconic.meter import Meter
+    from laconic.vector import Vector
 
 
 @dataclass
-class Flight:
-    """A mixing under way."""
+class Leg:
+    """A segment under way."""
 
+    span: slice
     sent: torch.Tensor
-    """The vector, as receivers have it."""
-    outgoing: list[torch.Tensor]
-    heard: list[torch.Tensor]
-    works: list[dist.Work]
-    transfer: Transfer
+    """The segment, as its receiver has it."""
+    message: torch.Tensor
+    heard: torch.Tensor
     coded: bool
+    works: list[dist.Work] = field(default_factory=list)
+    """What ends when the message has been sent, and the other heard."""
 
 
 class Mixer:
@@ -54,77 +57,113 @@ class Mixer:
     ) -> None:
         self._technique, self._group, self._ranks, self._node = technique, group, ranks, node
         self._carrier, self._meter = carrier, meter
+        self._legs: dict[int, Leg] = {}
+        self._rooms: dict[str, torch.Tensor] = {}
+        self._unread: list[float] = []
         self.codec: Modular | None = None
 
-    def depart(self, flat: torch.Tensor, step: int) -> Flight:
-        """All segments of `flat` are on their way; nobody but `arrive` may change it until they have arrived."""
+    def depart(self, vector: Vector, step: int) -> None:
+        """All segments of the vector are on their way."""
+        spans = self._spans(len(vector))
+        self._legs = {number: self._loaded(vector, span) for number, span in enumerate(spans)}
+        self._post(range(len(spans)), step)
+        self._departed()
+
+    def arrive(self, vector: Vector) -> None:
+        """The vector that departed, or what has become of it, is mixed with what was heard."""
+        for leg in self._legs.values():
+            self._land(vector, leg)
+        self._legs = {}
+        self._arrived()
+        if self._technique.codec is not None and self.codec is None:
+            sent, heard = (self._rooms[name].to(vector.device).view(-1, BLOCK) for name in ("sent", "heard"))
+            self.codec = Modular.after(sent, heard)
+
+    def relay(self, vector: Vector, step: int) -> None:
+        """As `arrive` and then `depart`, but a segment departs as soon as it has arrived."""
+        if self._technique.codec is not None and self.codec is None:  # it will be known when all have arrived
+            self.arrive(vector)
+            self.depart(vector, step)
+            return
+        for number, leg in list(self._legs.items()):
+            self._land(vector, leg)
+            self._legs[number] = self._loaded(vector, leg.span)
+            self._post([number], step)
+        self._arrived()
+        self._departed()
+
+    def _loaded(self, vector: Vector, span: slice) -> Leg:
+        """The segment with its message, ready to be sent."""
         with self._meter.phase("encode"):
-            coded = self.codec is not None
-            sent, outgoing = self._encode(flat)
-            heard = [torch.empty_like(message) for message in outgoing]
-        ops = []
-        for number, (message, into) in enumerate(zip(outgoing, heard, strict=True)):
+            sent = vector.read(span, self._room("sent", vector, vector.device)[span])
+            if self.codec is None:
+                heard = self._room("heard", vector, self._carrier)[span]
+                return Leg(span, sent, sent.to(self._carrier), heard, coded=False)
+            coded, received = self.codec.encode(sent.view(-1, BLOCK), _in_blocks(span))
+            message = coded.message().to(self._carrier)
+            return Leg(span, received.view(-1), message, torch.empty_like(message), coded=True)
+
+    def _post(self, numbers: Sequence[int], step: int) -> None:
+        """These segments are under way; receives come first, as a message waits where nobody is ready for it."""
+        receives, sends = [], []
+        for number in numbers:
+            leg = self._legs[number]
             partners = mixing.partners(self._technique.seed, step, number, len(self._ranks))
             to, source = (
                 self._ranks[int(peers[self._node])] for peers in (partners, mixing.sources(partners))
             )
-            ops.append(dist.P2POp(dist.isend, message, to, self._group, number))
-            ops.append(dist.P2POp(dist.irecv, into, source, self._group, number))
-        size = sum(message.nbytes for message in outgoing)
-        works = dist.batch_isend_irecv(ops)
-        transfer = Transfer("gossip", lambda _: works[0], size, size)
-        self._meter.depart(transfer)
-        return Flight(sent, outgoing, heard, works, transfer, coded)
+            receives.append(dist.P2POp(dist.irecv, leg.heard, source, self._group, number))
+            sends.append(dist.P2POp(dist.isend, leg.message, to, self._group, number))
+        works = dist.batch_isend_irecv(receives + sends)
+        each = len(works) == 2 * len(numbers)  # gloo has a work for each of them, NCCL one for all
+        for place, number in enumerate(numbers):
+            self._legs[number].works = [works[place], works[place + len(numbers)]] if each else works
 
-    def arrive(self, flight: Flight, flat: torch.Tensor) -> None:
-        """`flat`, which is the vector that departed or what has become of it, is mixed with what is heard."""
-        readable = []
-        each = len(flight.works) // len(flight.heard)
-        for number, (span, heard) in enumerate(zip(self._spans(flat), flight.heard, strict=True)):
-            with self._meter.phase("waiting"):
-                for work in flight.works[number * each : (number + 1) * each] or flight.works:
-                    work.wait()
-            with self._meter.phase("decode"):
-                readable.append(self._mix(flight, flat, span, heard.to(flat.device)))
-        self._meter.arrive(flight.transfer)
-        if self._technique.codec is not None and not flight.coded:
-            whole = torch.cat([message.to(flat.device) for message in flight.heard])
-            self.codec = Modular.after(flight.sent.view(-1, BLOCK), whole.view(-1, BLOCK))
-        unread = sum(1 - share for share in readable) / len(readable)
-        self._meter.readings = {"unread": Reading(unread, 1.0)} if flight.coded else {}
+    def _land(self, vector: Vector, leg: Leg) -> None:
+        """The segment is mixed."""
+        with self._meter.phase("waiting"):
+            for work in leg.works:
+                work.wait()
+        with self._meter.phase("decode"):
+            heard = leg.heard.to(vector.device)
+            if leg.coded:
+                assert self.codec is not None
+                sent = leg.sent.view(-1, BLOCK)
+                change, readable = self.codec.decode(_in_blocks(leg.span), sent, Coded.parse(heard))
+                vector.add(leg.span, change.view(-1))
+                self._unread.append(1 - float(readable.float().mean()))
+            elif self._technique.overlap:
+                vector.add(leg.span, (heard - leg.sent).mul_(0.5))
+            else:
+                for place, piece in vector.pieces(leg.span):
+                    mixing.mixed(piece, heard[place], out=piece)
 
-    def _encode(self, flat: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The vector as receivers have it, and its segments' messages."""
-        spans = self._spans(flat)
-        if self.codec is None:
-            # With a codec both what was sent and what was heard are looked at again, after they were mixed.
-            sent = flat.clone() if self._technique.codec is not None else flat
-            return sent, [sent[span].to(self._carrier) for span in spans]
-        coded, sent = self.codec.encode(flat.view(-1, BLOCK))
-        parts = [Coded(*(side[_in_blocks(span)] for side in coded)) for span in spans]
-        return sent.view(-1), [part.message().to(self._carrier) for part in parts]
+    def _departed(self) -> None:
+        """What is under way is counted."""
+        size = sum(leg.message.nbytes for leg in self._legs.values())
+        self._transfer = Transfer("gossip", lambda _: self._legs[0].works[0], size, size)
+        self._meter.depart(self._transfer)
 
-    def _mix(self, flight: Flight, flat: torch.Tensor, span: slice, heard: torch.Tensor) -> float:
-        """The share of blocks that could be read."""
-        own = flat[span]
-        if flight.coded:
-            assert self.codec is not None
-            blocks = _in_blocks(span)
-            sent = flight.sent[span].view(-1, BLOCK)
-            change, readable = self.codec.decode(blocks, sent, Coded.parse(heard))
-            own += change.view(-1)
-            return float(readable.float().mean())
-        if self._technique.overlap:
-            own.add_(heard - flight.sent[span], alpha=0.5)
-        else:
-            mixing.mixed(own, heard, out=own)
-        return 1.0
+    def _arrived(self) -> None:
+        """Nothing of the last mixing is under way."""
+        self._meter.arrive(self._transfer)
+        self._meter.readings = {}
+        if self._unread:
+            self._meter.readings = {"unread": Reading(sum(self._unread) / len(self._unread), 1.0)}
+        self._unread = []
 
-    def _spans(self, flat: torch.Tensor) -> list[slice]:
+    def _room(self, name: str, vector: Vector, device: torch.device) -> torch.Tensor:
+        """Room for the whole vector, of whole blocks for a codec; the same each time."""
+        numel = self._spans(len(vector))[-1].stop
+        if name not in self._rooms or len(self._rooms[name]) != numel:
+            self._rooms[name] = torch.empty(numel, device=device)
+        return self._rooms[name]
+
+    def _spans(self, numel: int) -> list[slice]:
         count = self._technique.segments
         if self._technique.codec is None:
-            return mixing.segments(len(flat), count)
-        blocks = len(flat) // BLOCK
+            return mixing.segments(numel, count)
+        blocks = -(-numel // BLOCK)
         return [
             slice(BLOCK * part.start, BLOCK * part.stop)
             for part in mixing.segments(blocks, min(count, blocks))

@@ -14,10 +14,11 @@ import torch.distributed as dist
 from laconic import mixing
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange, channels, dissolve, like
-from laconic.gossip import Flight, Mixer
+from laconic.gossip import Mixer
 from laconic.meter import Meter
-from laconic.modular import BLOCK, Modular
+from laconic.modular import Modular
 from laconic.places import Transfer
+from laconic.vector import Vector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,8 +66,6 @@ class GossipAttachment(Attachment):
         self._group = like(self._everybody, self._device, self._carrier, members) if size > 1 else None
         self._reducer = self._within(technique, named) if self._group is not None else None
         self.step = 0
-        self._flight: Flight | None = None
-        self._flat = torch.empty(0)
         self._airborne = False
         self._listeners: list[Callable[[int, Stats], None]] = []
         self._reported = self._meter.stats()
@@ -173,10 +172,14 @@ class GossipAttachment(Attachment):
         return Attachment(technique.inner, exchange, name, sizes, lambda: None)
 
     def _after_step(self) -> None:
-        landed = self.land()
-        if self._gossips and (self.step + 1) % self.technique.every == 0:
-            with torch.no_grad():
-                self._depart(landed)
+        mixes = self._gossips and (self.step + 1) % self.technique.every == 0
+        with torch.no_grad():
+            if mixes and self._airborne:
+                self._relay()
+            else:
+                self.land()
+                if mixes:
+                    self._depart()
         if not self.technique.overlap:
             self.land()
         self.step += 1
@@ -187,59 +190,53 @@ class GossipAttachment(Attachment):
                 listener(self.step - 1, stats.since(self._reported))
             self._reported = stats
 
-    def _depart(self, flat: torch.Tensor | None) -> None:
-        """Parameters are on their way; `flat` has them, if given."""
+    def _depart(self) -> None:
+        """Parameters are on their way."""
         self._airborne = True
         if self._root:
-            self._flat = self._gathered() if flat is None else flat
-            self._flight = self._mixer.depart(self._flat, self.step)
+            self._mixer.depart(Vector(self._tensors()), self.step)
 
-    def land(self) -> torch.Tensor | None:
-        """What was under way, if anything, is part of the parameters, which are given in one vector.
-
-        All workers must call it.
-        """
+    def land(self) -> None:
+        """What was under way, if anything, is part of the parameters; all workers must call it."""
         if not self._airborne:
-            return None
+            return
+        self._airborne = False
         with torch.no_grad():
-            flat = self._gathered() if self.technique.overlap or not self._root else self._flat
-            if self._flight is not None:
-                self._mixer.arrive(self._flight, flat)
-            if self._group is not None:
-                flat = self._told(flat)
-            start = 0
-            for tensor in self._tensors():
-                tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
-                start += tensor.numel()
-        self._airborne, self._flight = False, None
-        return flat
+            self._settle(self._mixer.arrive)
 
-    def _told(self, flat: torch.Tensor) -> torch.Tensor:
-        """The root's vector."""
+    def _relay(self) -> None:
+        """What was under way is part of the parameters, and they are on their way again."""
+        self._settle(lambda vector: self._mixer.relay(vector, self.step))
+
+    def _settle(self, change: Callable[[Vector], None]) -> None:
+        """The root has changed its parameters so, and its group has them, too."""
+        vector = Vector(self._tensors())
+        if self._root:
+            change(vector)
+        if self._group is not None:
+            self._tell(vector)
+        vector.settle()
+
+    def _tell(self, vector: Vector) -> None:
+        """Everybody in the group has the root's numbers."""
         assert self._group is not None
+        whole = slice(0, len(vector))
         with self._meter.phase("tell"):
-            vector = flat.to(self._carrier)
+            numbers = vector.read(whole, torch.empty(len(vector), device=self._device)).to(self._carrier)
             size = dist.get_world_size(self._group)
-            sent = vector.nbytes * (size - 1) * self._root
-            received = vector.nbytes * (not self._root)
+            sent = numbers.nbytes * (size - 1) * self._root
+            received = numbers.nbytes * (not self._root)
             root = dist.get_process_group_ranks(self._group)[0]
-            tell = Transfer("tell", lambda group: dist.broadcast(vector, root, group, True), sent, received)
+            tell = Transfer("tell", lambda group: dist.broadcast(numbers, root, group, True), sent, received)
             self._meter.count(tell)
             tell.start(self._group).wait()
-        return vector.to(self._device)
+            if not self._root:
+                vector.write(whole, numbers.to(self._device))
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
         mean = value.detach().to(self._carrier, torch.float32, copy=True)
         dist.all_reduce(mean, group=self._everybody)
         return mean / self._workers
-
-    def _gathered(self) -> torch.Tensor:
-        """Everything that is mixed in one vector, of whole blocks for a codec."""
-        tensors = [tensor.flatten().float() for tensor in self._tensors()]
-        numel = sum(map(len, tensors))
-        if self.technique.codec is not None and numel % BLOCK:
-            tensors.append(tensors[0].new_zeros(BLOCK - numel % BLOCK))
-        return torch.cat(tensors)
 
     def _tensors(self) -> Iterator[torch.Tensor]:
         """What is mixed: parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""

@@ -10,6 +10,10 @@ Partners are a permutation, so every worker is heard exactly once: the matrix of
 add up to one, and the mean over workers stays. They come from (seed, step, segment) alone (`rng`), so all workers
 agree with nothing sent and nothing saved. Simulated and real workers call the same functions.
 
+In every step workers stand in a circle in a new random order, and each segment goes so many places on: as many as no
+other segment goes, until all distances have been taken. So every pair is as likely as any other, and all of a
+worker's connections carry the same number of segments, to within one.
+
 W: workers. D: parameters of one worker, flat.
 """
 
@@ -23,8 +27,6 @@ from laconic import rng
 
 TOPOLOGY = rng.number("partners")
 """Keeps these streams apart from others of the same seed and step."""
-SHUFFLES = 16
-"""At once: 1 in e has no fixed point, so that more are needed once in 1500 draws."""
 
 
 def segments(numel: int, count: int) -> list[slice]:
@@ -38,19 +40,22 @@ def segments(numel: int, count: int) -> list[slice]:
 
 
 def partners(seed: int, step: int, segment: int, workers: int) -> torch.Tensor:
-    """Whom each worker sends the segment to: uniform over permutations without fixed points; empty for one worker."""
+    """Whom each worker sends the segment to: a permutation without fixed points; empty for one worker."""
     if workers < 1:
         raise ValueError(f"{workers} workers cannot have partners; use at least 1")
     if workers == 1:
         return torch.empty(0, dtype=torch.int64)
-    key, start = rng.shared(seed, step, segment, TOPOLOGY), 0
-    while True:
-        starts = start + workers * torch.arange(SHUFFLES)
-        shuffled = rng.words(key, workers, starts).argsort(dim=1, stable=True)
-        fair = (shuffled != torch.arange(workers)).all(dim=1).nonzero()
-        if len(fair):
-            return shuffled[fair[0, 0]]
-        start += workers * SHUFFLES
+    time, distance = divmod(segment, workers - 1)
+    circle = _shuffled(rng.shared(seed, step, TOPOLOGY), workers)
+    distances = 1 + _shuffled(rng.shared(seed, step, time, TOPOLOGY), workers - 1)
+    to = torch.empty_like(circle)
+    to[circle] = circle.roll(-int(distances[distance]))
+    return to
+
+
+def _shuffled(key: int, count: int) -> torch.Tensor:
+    """0 to count - 1 in a random order."""
+    return rng.words(key, count).argsort(stable=True)
 
 
 def sources(partners: torch.Tensor) -> torch.Tensor:

@@ -61,11 +61,12 @@ class Modular:
         """After a mixing in which both were seen as they are."""
         return cls(own.clone(), largest(heard - own))
 
-    def encode(self, values: Tensor) -> tuple[Coded, Tensor]:
-        """What to send of `values`, and the values as the receiver has them."""
-        moved = largest(torch.sub(values, self.before, out=self.before))
-        self.before.copy_(values)
-        known = torch.maximum(self.apart, moved)
+    def encode(self, values: Tensor, span: slice = slice(None)) -> tuple[Coded, Tensor]:
+        """What to send of `values`, the blocks of `span`, and the values as the receiver has them."""
+        before = self.before[span]
+        moved = largest(torch.sub(values, before, out=before))
+        before.copy_(values)
+        known = torch.maximum(self.apart[span], moved)
         quanta = torch.maximum(known * (SAFETY / 127), EXACT * largest(values))
         quanta = torch.where(quanta > 0, quanta, torch.ones_like(quanta))
         whole = (values / quanta).round_()
