@@ -33,9 +33,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from laconic.dad import DAD, LayerPiece, Sharing
+from laconic.dad import DAD
 from laconic.layers import Layer
 from laconic.products import Product
+from laconic.sharing import LayerPiece, Sharing
 from laconic.taps import Rows, Taps
 from laconic.technique import Messages
 

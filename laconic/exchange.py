@@ -55,8 +55,8 @@ class _Step:
 class _Passage:
     """A bucket or a layer under way: it has arrived when no piece is missing."""
 
-    arriving: torch.Tensor | Sequence[Turn]
-    """A bucket's gradient, or layers' turns, whose products are the result."""
+    arriving: torch.Tensor | Sequence[tuple[Turn, torch.Tensor]]
+    """A bucket's gradient, or layers' turns, whose products are the result, and other turns with their gradients."""
     future: torch.futures.Future[Any]
     step: _Step
     missing: int
@@ -66,25 +66,29 @@ class _Passage:
         """What the future is of."""
         if isinstance(self.arriving, torch.Tensor):
             return self.arriving
-        return {name: product for turn in self.arriving for name, product in turn.products.items()}
+        return {name: product for turn, _ in self.arriving for name, product in turn.products.items()}
 
     def finite(self) -> bool:
         """Whether all of the result is."""
         if isinstance(self.arriving, torch.Tensor):
             return kernels.all_finite(self.arriving)
         return all(
-            product.finite(turn.piece.bucket.dtype)
-            for turn in self.arriving
-            for product in turn.products.values()
+            all(product.finite(turn.piece.bucket.dtype) for product in turn.products.values())
+            if turn.products
+            else kernels.all_finite(grad)
+            for turn, grad in self.arriving
         )
 
 
 class Load(NamedTuple):
-    """A layer's piece and rows; `own` is this worker's gradient, flat, if errors are measured, and else empty."""
+    """A layer's piece and rows, or a bucket's only piece.
+
+    `grad` is this worker's gradient, flat: a bucket's becomes the result, a layer's is only given to measure errors.
+    """
 
     piece: Piece
-    rows: Rows
-    own: torch.Tensor
+    rows: Rows | None
+    grad: torch.Tensor
 
 
 class Exchange:
@@ -125,19 +129,20 @@ class Exchange:
     def share(self, loads: Sequence[Load]) -> torch.futures.Future[Mapping[str, Product]]:
         """A future of some layers' gradients for all workers, by parameter, from everybody's rows.
 
-        Layers of which everybody hears messages of a known size may travel together, if no errors are measured.
+        Loads of which everybody hears messages of a known size may travel together, if no errors are measured.
         """
         step = self._begun()
         turns = []
         for load in loads:
-            turns += self._turns(load.piece.bucket, [load.piece], step)
-            turns[-1].rows = load.rows
-        journey = (
-            self._travel(turns[0], loads[0].own, step)
-            if len(turns) == 1
-            else self._travel_together(turns, step)
-        )
+            (turn,) = self._turns(load.piece.bucket, [load.piece], step)
+            turn.rows = load.rows
+            turns.append((turn, load.grad))
+        journey = self._travel(*turns[0], step) if len(turns) == 1 else self._travel_together(turns, step)
         return self._submit([journey], turns, step, last=False)
+
+    def pieces(self, bucket: Bucket) -> Sequence[Piece]:
+        """The bucket as it travels."""
+        return self._pieces(bucket)
 
     def end_step(self) -> None:
         """The step, if one has begun, has no more buckets."""
@@ -157,7 +162,11 @@ class Exchange:
         ]
 
     def _submit(
-        self, journeys: Sequence[Journey], arriving: torch.Tensor | Sequence[Turn], step: _Step, last: bool
+        self,
+        journeys: Sequence[Journey],
+        arriving: torch.Tensor | Sequence[tuple[Turn, torch.Tensor]],
+        step: _Step,
+        last: bool,
     ) -> torch.futures.Future[Any]:
         journeys = journeys or [_stay()]  # a bucket of empty parameters
         self._count(step, len(journeys), last)
@@ -197,17 +206,16 @@ class Exchange:
         for name, reading in turn.readings.items():
             step.readings[name].append(reading)
 
-    def _travel_together(self, turns: Sequence[Turn], step: _Step) -> Journey:
-        nothing = torch.empty(0, device=self._device)
+    def _travel_together(self, turns: Sequence[tuple[Turn, torch.Tensor]], step: _Step) -> Journey:
         with self.meter.phase("encode"):
-            messages = [self.technique.encode(turn, nothing)[0] for turn in turns]
+            messages = [self.technique.encode(turn, grad)[0] for turn, grad in turns]
             joined = torch.cat(messages).to(self._carrier)
         heard = yield from self.technique.place.gather(joined, self.workers, Gather(len(joined)))
         assert isinstance(heard, torch.Tensor)
         with self.meter.phase("decode"):
             parts = heard.to(self._device).split([len(message) for message in messages], dim=1)
-            for turn, part in zip(turns, parts, strict=True):
-                self.technique.decode(turn, part, nothing)
+            for (turn, grad), part in zip(turns, parts, strict=True):
+                self.technique.decode(turn, part, grad)
                 for name, reading in turn.readings.items():
                     step.readings[name].append(reading)
 

@@ -7,7 +7,8 @@ apart: layers that share do so, what is private stays, and all else is a smaller
 
 A layer's rows are complete when its weight has its gradient, long before its bucket is. They leave then, as soon as
 those of all layers before it have: in the order in which DDP's buckets had them in the two steps before, which is the
-same on all workers. Small messages wait for those of the next layers, so that one transfer carries them all.
+same on all workers. Small messages wait for those of the next layers, so that one transfer carries them all; the
+last of them takes the last bucket's few other parameters along.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    from laconic.dad import Sharing
     from laconic.exchange import Exchange
     from laconic.layers import Choice, Found, Layer
     from laconic.products import Product
+    from laconic.sharing import Sharing
     from laconic.taps import Taps
 
 Result = torch.futures.Future[torch.Tensor]
@@ -46,7 +47,7 @@ LAST_BIT = 2.0**-9
 """At least; matrix products may have less precision than float32."""
 
 
-TOGETHER = 1 << 15
+TOGETHER = 1 << 16
 """Bytes of a worker's messages from which on they do not wait for the next layer's."""
 
 
@@ -55,7 +56,7 @@ class _Step:
     """What has become of layers so far: those that have left, in order, and those of them that wait for company."""
 
     left: list[Layer] = field(default_factory=list)
-    waiting: list[tuple[Layer, Load]] = field(default_factory=list)
+    waiting: list[tuple[Shared, Load]] = field(default_factory=list)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     """Weights' gradients."""
     results: dict[str, Shared] = field(default_factory=dict)
@@ -150,7 +151,7 @@ class SharedLayers:
             name for name in names if name not in taken and not name.startswith(self._technique.private)
         ]
         if others:
-            pending.append(self._average({name: views[name] for name in others}))
+            pending.append(self._average({name: views[name] for name in others}, bucket.is_last()))
         if bucket.is_last():
             self._send()
             self._end_step()
@@ -217,7 +218,7 @@ class SharedLayers:
         if self._exchange.measure_error:
             own = weight.flatten().clone() if layer.convolution else multiplied(layer, layer.products(rows))
         self._step.left.append(layer)
-        self._step.waiting.append((layer, Load(piece, rows, own)))
+        self._step.waiting.append((self._result(layer), Load(piece, rows, own)))
         sizes = [_known(load.piece) for _, load in self._step.waiting]
         if self._exchange.measure_error or sizes[-1] is None or sum(filter(None, sizes)) >= TOGETHER:
             self._send()
@@ -226,7 +227,7 @@ class SharedLayers:
         """What waits is on its way."""
         waiting, self._step.waiting = self._step.waiting, []
         if waiting:
-            results = [self._result(layer) for layer, _ in waiting]
+            results = [result for result, _ in waiting]
             shared = self._exchange.share([load for _, load in waiting])
             shared.then(lambda done: _pass_on(done, results))
 
@@ -241,17 +242,22 @@ class SharedLayers:
 
         return self._result(layer).then(fill)
 
-    def _average(self, views: Mapping[str, torch.Tensor]) -> Result:
-        """A future that these parameters have their average gradients."""
+    def _average(self, views: Mapping[str, torch.Tensor], last: bool) -> torch.futures.Future[None]:
+        """A future that these parameters have their average gradients; the last ones go with what still waits."""
         sizes = tuple(view.numel() for view in views.values())
         flat = torch.cat([view.flatten() for view in views.values()])
         layout = Bucket(tuple(views), sizes, flat.dtype)
 
-        def back(done: Result) -> torch.Tensor:
-            for view, part in zip(views.values(), done.value().split(sizes), strict=True):
+        def back(done: torch.futures.Future[Any]) -> None:
+            done.value()  # raises what went wrong
+            for view, part in zip(views.values(), flat.split(sizes), strict=True):
                 view.copy_(part.view_as(view))
-            return flat
 
+        pieces = self._exchange.pieces(layout)
+        if last and len(pieces) == 1 and _known(pieces[0]) is not None and not self._exchange.measure_error:
+            result: Shared = torch.futures.Future()
+            self._step.waiting.append((result, Load(pieces[0], None, flat)))
+            return result.then(back)
         return self._exchange.reduce(flat, layout, last=False).then(back)
 
     def _result(self, layer: Layer) -> Shared:

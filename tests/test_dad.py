@@ -6,8 +6,9 @@ from workers import WorkerError, run
 
 import laconic
 from laconic import lowrank
-from laconic.dad import DAD, RankDAD, _readings
+from laconic.dad import DAD, RankDAD
 from laconic.layers import Layer
+from laconic.sharing import _readings
 
 
 class Tangle(nn.Module):
