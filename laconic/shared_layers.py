@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 
+from laconic.bypass import Bypass
 from laconic.exchange import Load
 from laconic.layers import multiplied
 from laconic.taps import Rows
@@ -118,7 +119,9 @@ class SharedLayers:
             name,
         )
         self._layers = list(found)
+        self._modules = {layer.name: modules for layer, modules in found.items()}
         self._taps = technique.tap(found)
+        self._bypass = Bypass(ddp)
         self._ready = [
             modules[0].weight.register_post_accumulate_grad_hook(  # type: ignore[operator]
                 functools.partial(self._has_gradient, layer)
@@ -165,11 +168,13 @@ class SharedLayers:
     def load(self, rows: Mapping[str, int]) -> None:
         """Rows are known from a run before."""
         self._rows, self._counted, self.choices = dict(rows), bool(rows), None
+        self._bypass.spare([])
         self._sharing_technique.settle(rows)
 
     def remove(self) -> None:
         """The model's modules are as they were."""
         self._taps.remove()
+        self._bypass.remove()
         for hook in self._ready:
             hook.remove()
 
@@ -301,6 +306,9 @@ class SharedLayers:
             choice = self._technique.choose(layer, rows, workers)
             skipped = self._technique.skip_inputs and fed
             self.choices.append(choice._replace(way="dense") if skipped else choice)
+        formed = self._sharing_technique.formed
+        shared = [layer for layer in self._sharing() if not formed.get(layer.weight, layer.convolution)]
+        self._bypass.spare(module for layer in shared for module in self._modules[layer.name])
 
 
 def _check_product(name: str, product: Product, gradient: torch.Tensor, tolerance: float) -> None:

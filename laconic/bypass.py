@@ -1,0 +1,85 @@
+"""Backward without what nobody needs: layers that share rows get their gradient from everybody's, so their own is
+never multiplied.
+
+In a forward of the DDP model whose backward will be exchanged, a module computes with its weight detached, and the
+weight hangs beside its input instead: there it gets zeros, for DDP to see that its turn has come. The result
+overwrites them. Everywhere else (`no_sync`, the bare module, a compiled one, the data's own layer) all is as always.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+
+class Bypass:
+    """Hooks on a DDP model and on those of its modules that are to be `spared`."""
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self._exchanged = False
+        self._aside: dict[nn.Module, nn.Parameter] = {}
+        self._handles = [
+            ddp.register_forward_pre_hook(self._begin),
+            ddp.register_forward_hook(self._end, always_call=True),
+        ]
+        self._spared: list[Any] = []
+
+    def spare(self, modules: Iterable[nn.Module]) -> None:
+        """The weights of these modules, and of no others, need no gradient of their own."""
+        for handle in self._spared:
+            handle.remove()
+        self._spared = [
+            handle
+            for module in modules
+            for handle in (
+                module.register_forward_pre_hook(self._detach),
+                module.register_forward_hook(self._restore, prepend=True, always_call=True),
+            )
+        ]
+
+    def remove(self) -> None:
+        """All modules are as they were."""
+        for handle in (*self._handles, *self._spared):
+            handle.remove()
+
+    def _begin(self, ddp: nn.Module, _arguments: tuple[Any, ...]) -> None:
+        self._exchanged = bool(ddp.require_backward_grad_sync) and torch.is_grad_enabled()
+
+    def _end(self, _ddp: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
+        self._exchanged = False
+
+    def _detach(
+        self, module: nn.Module, arguments: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, ...] | None:
+        weight = module._parameters["weight"]
+        if not self._exchanged or torch.compiler.is_compiling() or not arguments or weight is None:
+            return None
+        if not (arguments[0].requires_grad and weight.requires_grad):
+            return None  # it would get a gradient that nobody wants
+        self._aside[module] = weight
+        module._parameters["weight"] = weight.detach()  # type: ignore[assignment]
+        return (_Beside.apply(arguments[0], weight), *arguments[1:])
+
+    def _restore(self, module: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
+        if module in self._aside:
+            module._parameters["weight"] = self._aside.pop(module)
+
+
+class _Beside(torch.autograd.Function):
+    """The value, beside which a weight has a gradient of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.weight = weight.detach()
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return grad, torch.zeros_like(ctx.weight)
