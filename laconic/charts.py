@@ -91,7 +91,7 @@ def metric_by_bytes(rows: Sequence[Row], styles: Styles) -> Spec:
     """The metric against bytes sent, with the target; the bytes on a logarithmic scale."""
     values = [point | {"x": point["bytes"]} for point in _evaluations(rows) if point["bytes"]]
     axis = {
-        "values": _ticks([point["x"] for point in values]),
+        "values": ticks([point["x"] for point in values]),
         "labelExpr": "format(datum.value, '~s') + 'B'",
     }
     scale = {"type": "log", "nice": False, "padding": 8}
@@ -297,7 +297,7 @@ def _target(target: float | None, form: str) -> list[Spec]:
     ]
 
 
-def _ticks(places: Sequence[float]) -> list[float]:
+def ticks(places: Sequence[float]) -> list[float]:
     """Round numbers for a logarithmic axis: 1, 2, 5, 10 and so on, or 1, 3, 10 on a long one."""
     low, high = min(places, default=1.0), max(places, default=1.0)
     steps = (1, 2, 5) if high < 100 * low else (1, 3)

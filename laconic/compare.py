@@ -1,13 +1,15 @@
 """The main job: the same task trained with several techniques over the same links, recorded side by side.
 
 Runs go one after another in one lab, so that each has the machine to itself; all techniques of a seed come
-before the next seed, so that the machine's moods fall on all alike. A run whose record is complete is not
-run again.
+before the next seed, and where there are several plans, the first seed of all of them before the second of any, so
+that the machine's moods fall on all alike. A run whose record is complete is not run again, wherever its directory
+lies now.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,24 @@ class Plan:
         ]
 
 
+@dataclass(frozen=True)
+class Line:
+    """One of several plans that are compared together, and its name, which its directory has too."""
+
+    name: str
+    plan: Plan
+
+
+def rounds(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines with one seed each: those with their first seed, those with their second, and so on."""
+    most = max(len(line.plan.seeds) for line in lines)
+    return [[_with_seed(line, n) for line in lines if n < len(line.plan.seeds)] for n in range(most)]
+
+
+def _with_seed(line: Line, number: int) -> Line:
+    return Line(line.name, dataclasses.replace(line.plan, seeds=line.plan.seeds[number : number + 1]))
+
+
 class Watcher(Protocol):
     """Is told how runs go."""
 
@@ -100,13 +120,24 @@ def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:
 
 
 def is_complete(settings: Settings) -> bool:
-    """Whether a run of just these settings has been recorded to its end."""
+    """Whether a run of just these settings has been recorded to its end, here or elsewhere."""
     record = Path(settings.record)
     saved = record.with_suffix(".json")
-    if not (record.exists() and saved.exists()) or saved.read_text() != settings.text():
+    if not (record.exists() and saved.exists()) or not _is_same(saved.read_text(), settings):
         return False
     lines = record.read_text().splitlines()
     return bool(lines) and lines[-1].startswith('{"kind": "end"')
+
+
+def _is_same(text: str, settings: Settings) -> bool:
+    """Whether the saved settings train the same; where the link is bare, it does not matter whose it is."""
+    try:
+        saved = json.loads(text)
+    except ValueError:
+        return False
+    apart = {"record"} | ({"interface", "note"} if settings.link == "none" else set())
+    wanted = dataclasses.asdict(settings)
+    return all(saved.get(name) == wanted[name] for name in wanted if name not in apart)
 
 
 def _file_name(spec: str) -> str:

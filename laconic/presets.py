@@ -1,5 +1,11 @@
 """Comparisons that come with Laconic: each is some command lines of `laconic compare`, for one report.
 
+quick   A few minutes on 2 cores, without a data set: what `laconic compare` does when it is told nothing.
+paper   The evidence in docs/results.md. A synchronous technique learns the same on any link, so for each task and
+        number of workers there are full trainings on the bare machine, and short runs on each link to time a step;
+        the report multiplies the two, and checks the product on two full runs. Short runs on the bare machine are
+        what the cost model starts from. Rows have the settings that the
+        technique's page recommends; learning rates are plain DDP's best, SignVote's its own.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten? Learning rates are the best of
         3e-4, 1e-3, 3e-3 (votes) and 0.03, 0.1 (average).
@@ -7,12 +13,61 @@ votes   S³GD-MV's own question: do sparse votes beat the signs of everything (s
 
 from __future__ import annotations
 
+DEFAULT = "quick"
+
+ROWS = "ddp fp16 powersgd:rank=2 thc sign_vote:density=0.1@lr=0.003,momentum=0 gennorm rank_dad crossover:codec=int8"
+
+FASHION = (
+    "ddp@lr=0.1 fp16@lr=0.1 powersgd:rank=1@lr=0.1 powersgd:rank=2@lr=0.1 powersgd:rank=4@lr=0.1 "
+    "dense:dtype=bf16@lr=0.1 thc@lr=0.1 gennorm@lr=0.1 sign_vote:density=0.1@lr=0.001,momentum=0 dad@lr=0.1 "
+    "rank_dad@lr=0.1 crossover:overlap=true@lr=0.1 crossover:codec=int8@lr=0.1"
+)
+TEXT = (
+    "ddp@lr=0.002 fp16@lr=0.002 powersgd:rank=1@lr=0.002 powersgd:rank=2@lr=0.002 powersgd:rank=4@lr=0.002 "
+    "dense:dtype=bf16@lr=0.002 thc@lr=0.002 gennorm@lr=0.002 "
+    "sign_vote:density=0.1@lr=0.002,momentum=0,optimizer=sgd dad@lr=0.002 "
+    "rank_dad:two_way=true,rank=28,dtype=bf16@lr=0.002 crossover:overlap=true@lr=0.002 "
+    "crossover:codec=int8@lr=0.002"
+)
+_TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
+_TIMED_STEPS = 25
+_CHECKED = "rank_dad@lr=0.1 gennorm@lr=0.1"
+
+
+def _trajectory(task: str, workers: int, link: str = "none", seeds: int = 3, rows: str | None = None) -> str:
+    """Full trainings, with 16 evaluations."""
+    all_rows, steps = _TASKS[task]
+    return (
+        f"{task} --workers {workers} --link {link} --seeds {seeds} --steps {steps} --eval-every {steps // 16} "
+        f"--techniques {rows or all_rows}"
+    )
+
+
+def _timing(task: str, workers: int, link: str) -> str:
+    """Short runs, which show what a step takes."""
+    return (
+        f"{task} --workers {workers} --link {link} --seeds 3 --steps {_TIMED_STEPS} --eval-every {_TIMED_STEPS} "
+        f"--techniques {_TASKS[task][0]}"
+    )
+
+
+def _paper() -> tuple[str, ...]:
+    cells = [(task, workers) for task in _TASKS for workers in (4, 8)]
+    return (
+        *(_trajectory(task, workers) for task, workers in cells),
+        *(_timing(task, workers, link) for task, workers in cells for link in ("none", "100mbit", "1gbit")),
+        _trajectory("fashion", 4, "100mbit", seeds=1, rows=_CHECKED),
+    )
+
+
 _VOTES = "fashion --workers 15 --batch 16 --steps 200 --eval-every 25 --link none --techniques ddp@lr=0.1"
 _BOTH = "sign_vote:density=1@lr={0},momentum=0 sign_vote:density=0.1@lr={0},momentum=0"
 
 PRESETS = {
+    "quick": (f"digits --size wide --workers 4 --link 100mbit --techniques {ROWS}",),
+    "paper": _paper(),
     "votes": (
         f"{_VOTES} {_BOTH.format(0.001)}",
         f"{_VOTES} {_BOTH.format(0.003)} --split labels:2",
-    )
+    ),
 }

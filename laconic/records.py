@@ -57,6 +57,11 @@ class Header(Setting):
     version: int = VERSION
     warning: str = ""
     """What whoever uses the technique must beware of."""
+    momentum: float | None = None
+    eval_every: int | None = None
+    size: str = "default"
+    projected: bool = False
+    """Whether seconds and bytes are those of other, shorter runs, multiplied."""
 
 
 @dataclass(frozen=True)

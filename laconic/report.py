@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from laconic import charts, consensus_charts, rank_charts
 from laconic.explain import HEADINGS, cells
+from laconic.projection import Check, project
 from laconic.records import Run, Setting
 from laconic.summary import Row, Spread, summarize
 from laconic.words import bytes_text, headline, metric_text, notices, seconds_text, target_text, times_text
@@ -101,14 +102,17 @@ def page(runs: Sequence[Run]) -> str:
     """The report on these runs as HTML."""
     if not runs:
         raise ValueError("a report needs at least one run, and there is none; give run records")
-    rows = summarize(runs)
+    evidence = project(runs)
+    rows = summarize(evidence.runs)
     styles = charts.styles(rows)
     sections = [list(group) for _, group in groupby(rows, attrgetter("setting"))]
     specs = {f"chart-{i}-{c.name}": c.draw(s, styles) for i, s in enumerate(sections) for c in _charts(s)}
     drawn = {name: spec for name, spec in specs.items() if spec["data"]["values"]}
     return Template(Path(__file__).with_name("report.html").read_text(encoding="utf-8")).substitute(
         title=escape(f"Laconic report: {', '.join(dict.fromkeys(row.setting.task for row in rows))}"),
-        sections="\n".join(_section(s, styles, drawn, f"chart-{i}") for i, s in enumerate(sections)),
+        sections="\n".join(
+            _section(s, styles, drawn, f"chart-{i}", evidence.checks) for i, s in enumerate(sections)
+        ),
         settings="\n".join(map(_settings, sections)),
         specifications=_embedded(drawn),
         bundle=charts.engine().javascript_bundle(),
@@ -138,7 +142,9 @@ def _embedded(value: object) -> str:
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
-def _section(rows: Sequence[Row], styles: Styles, drawn: Collection[str], prefix: str) -> str:
+def _section(
+    rows: Sequence[Row], styles: Styles, drawn: Collection[str], prefix: str, checks: Iterable[Check]
+) -> str:
     """The part of the page about one setting, with a place for each chart that is drawn."""
     warned = "".join(f"<p>{escape(notice)}</p>" for notice in notices(rows))
     figures = [
@@ -152,9 +158,26 @@ def _section(rows: Sequence[Row], styles: Styles, drawn: Collection[str], prefix
 {_facts(rows)}
 {f'<aside class="notice" role="note">{warned}</aside>' if warned else ""}
 {_table(rows, styles)}
+{_check_table([check for check in checks if check.setting == rows[0].setting])}
 {_legend(rows, styles)}
 <div class="charts">{"".join(figures)}</div>
 </section>"""
+
+
+def _check_table(checks: Sequence[Check]) -> str:
+    """The projected seconds beside those of full runs, or nothing."""
+    if not checks:
+        return ""
+    titles = ("Check", "Projected", "Measured", "Projected / measured")
+    lines = [
+        f'<th scope="row">{escape(check.label)}, seed {check.seed}</th><td>{seconds_text(check.projected)}</td>'
+        f"<td>{seconds_text(check.measured)}</td><td>{check.ratio:.2f}</td>"
+        for check in checks
+    ]
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"""<div class="scroll"><table><caption>Full runs on this link, and what was projected for them.</caption>
+<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"""
 
 
 def _where(setting: Setting) -> str:
@@ -242,7 +265,7 @@ def _cell(row: Row, column: Column, best: str | None) -> str:
     """One number, with its range over seeds under it; the best of its column stands out."""
     number = _spread(column.number(row))
     if number is None:
-        return f'<td class="none">{column.missing}</td>'
+        return f'<td class="none">{column.missing if row.final else "–"}</td>'
     text, low, high = map(column.written, (number.mean, number.low, number.high))
     small = f"<small>{low} to {high}</small>" if low != high else ""
     return f"<td>{f'<strong>{text}</strong>' if text == best else text}{small}</td>"
@@ -299,11 +322,11 @@ with the gradient.</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody><
 def _described(run: Run) -> dict[str, str]:
     """Everything about a run but its steps, in words; its warning is a notice already."""
     header = asdict(run.header) | {"versions": _versions(run.header.versions)}
-    del header["warning"]
+    del header["warning"], header["eval_every"]
     missing = dict.fromkeys(("seconds", "checksum", "replicas_equal", "consensus"), "unfinished")
     measured = {name: _rounded(value) for name, value in asdict(run.end).items()} if run.end else missing
     parts = {**header, **measured, "record": run.path.name}
-    return {name.replace("_", " "): str(value) for name, value in parts.items()}
+    return {name.replace("_", " "): "" if value is None else str(value) for name, value in parts.items()}
 
 
 def _rounded(value: object) -> object:

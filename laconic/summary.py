@@ -11,7 +11,7 @@ import math
 import statistics
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from laconic.records import Eval, Header, Run, Setting, Step
 
@@ -64,6 +64,7 @@ class Row:
     reached: int
     seconds_to_target: Spread | None
     bytes_to_target: Spread | None
+    steps_to_target: Spread | None
     is_reference: bool = False
     faster: float | None = None
     fewer_bytes: float | None = None
@@ -71,7 +72,7 @@ class Row:
 
 def summarize(runs: Sequence[Run]) -> list[Row]:
     """One row for each technique in each setting, settings together, the plain row of a setting first."""
-    settings = _grouped(runs, _setting)
+    settings = grouped(runs, setting_of)
     return [row for setting, members in settings.items() for row in _rows(setting, members)]
 
 
@@ -92,7 +93,7 @@ def outgoing(record: Step | Eval) -> int | None:
     return record.sent if record.tx is None else record.tx
 
 
-def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """The items by key, keys and items in the order of their first appearance."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
@@ -100,7 +101,7 @@ def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return groups
 
 
-def _setting(run: Run) -> Setting:
+def setting_of(run: Run) -> Setting:
     """What this run shares with those it may be compared with."""
     return Setting(**{field.name: getattr(run.header, field.name) for field in fields(Setting)})
 
@@ -109,7 +110,7 @@ def _rows(setting: Setting, runs: Sequence[Run]) -> list[Row]:
     """The rows of one setting, compared with the first of them."""
     # another learning rate or length is another row: only the seed may differ within one
     same = attrgetter("family", "label", "spec", "optimizer", "lr", "steps")
-    groups = list(_grouped(runs, lambda run: same(run.header)).values())
+    groups = list(grouped(runs, lambda run: same(run.header)).values())
     groups.sort(key=lambda group: group[0].header.family != "plain")
     labels = _labels([group[0].header for group in groups])
     target = _target(groups[0])
@@ -143,7 +144,7 @@ def _row(setting: Setting, label: str, runs: Sequence[Run], target: float | None
     """The summary of one technique, not yet compared with another."""
     counted = _counted(runs)
     own = [_crossings([run], target) for run in counted]
-    seconds, sent = _crossings(counted, target)
+    steps, seconds, sent = _crossings(counted, target)
     return Row(
         label=label,
         spec=runs[0].header.spec,
@@ -158,9 +159,10 @@ def _row(setting: Setting, label: str, runs: Sequence[Run], target: float | None
         ),
         bytes_per_step=_spread(map(_mean_bytes, counted)),
         final=_final(counted),
-        reached=sum(seconds is not None for seconds, _ in own),
-        seconds_to_target=_around(seconds, [seconds for seconds, _ in own]),
-        bytes_to_target=_around(sent, [sent for _, sent in own]),
+        reached=sum(crossing.seconds is not None for crossing in own),
+        seconds_to_target=_around(seconds, [crossing.seconds for crossing in own]),
+        bytes_to_target=_around(sent, [crossing.sent for crossing in own]),
+        steps_to_target=_around(steps, [crossing.steps for crossing in own]),
     )
 
 
@@ -176,18 +178,27 @@ def _ratio(reference: Spread | None, other: Spread | None) -> float | None:
     return reference.mean / other.mean if reference and other and other.mean > 0 else None
 
 
-def _crossings(runs: Sequence[Run], target: float | None) -> tuple[float | None, float | None]:
-    """Seconds and bytes at which the mean curve of the runs first reaches the target.
+class Crossings(NamedTuple):
+    """Steps, seconds and bytes at which a curve reaches the target."""
+
+    steps: float | None = None
+    seconds: float | None = None
+    sent: float | None = None
+
+
+def _crossings(runs: Sequence[Run], target: float | None) -> Crossings:
+    """Where the mean curve of the runs first reaches the target.
 
     The mean curve, because one seed of the reference may itself end below the mean that sets the target.
     """
     if target is None:
-        return None, None
+        return Crossings()
     points = curve(runs)
     sign = 1 if runs[0].header.higher_is_better else -1
     heights = [sign * (point.value.mean - target) for point in points]
+    steps = _crossing([point.step for point in points], heights)
     seconds = _crossing([point.seconds for point in points], heights)
-    return seconds, _crossing([point.sent for point in points], heights)
+    return Crossings(steps, seconds, _crossing([point.sent for point in points], heights))
 
 
 def _crossing(places: Sequence[float | None], heights: Sequence[float]) -> float | None:

@@ -11,6 +11,10 @@ from laconic.summary import Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+PROJECTED = (
+    "Seconds and bytes are projected: each row was trained in full on the bare machine, its median step was timed on "
+    "this link in short runs, and the number of steps was multiplied with it."
+)
 SAME = 1.05  # ratios nearer to one than this are called the same
 
 
@@ -119,6 +123,8 @@ def _shared_notices(rows: Sequence[Row]) -> Iterable[str]:
     """The notices that concern the whole section."""
     if not rows[0].setting.shaped:
         yield "The link was not shaped: these seconds do not show what a slow network does."
+    if any(run.header.projected for row in rows for run in row.runs):
+        yield PROJECTED
     if rows[0].family != "plain":
         yield f"There is no plain DDP run here: the target and the ratios come from {rows[0].label} instead."
     if len({run.header.machine for row in rows for run in row.runs}) > 1:

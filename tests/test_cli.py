@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from laconic import cli, records, specs
+from laconic import cli, records
 
 
 def _said(arguments, capsys):
@@ -88,41 +88,6 @@ def test_a_warning_is_printed_once_before_the_runs(tmp_path, capsys):
     assert capsys.readouterr().err.count("laconic: DAD is not private: ") == 1
     runs = records.find([tmp_path])
     assert all(run.header.warning.startswith("DAD is not private: ") for run in runs)
-
-
-def test_a_preset_is_some_comparisons_in_one_report(tmp_path, capsys, monkeypatch):
-    line = "digits --techniques ddp sign_vote@lr=0.001 --workers 2 --link none --steps 9"
-    monkeypatch.setitem(cli.PRESETS, "votes", (line, f"{line} --split labels:5"))
-    arguments = [
-        "--debug",
-        "compare",
-        "--steps",
-        "3",
-        "--eval-every",
-        "3",
-        "--out",
-        str(tmp_path),
-        "--preset=votes",
-    ]
-    assert cli.main(arguments) == 0
-    runs = [run.header for run in records.find([tmp_path])]
-    assert {(h.spec, h.split, h.steps) for h in runs} == {
-        (spec, split, 3) for spec in ("ddp", "sign_vote@lr=0.001") for split in ("iid", "labels:5")
-    }
-    assert capsys.readouterr().out.split() == [str(tmp_path / "report.html")]
-
-
-def test_a_preset_has_its_own_task(capsys):
-    said = _said(["compare", "fashion", "--preset", "votes"], capsys)
-    assert "--preset votes has tasks of its own; leave out fashion" in said
-
-
-@pytest.mark.parametrize("name", cli.PRESETS)
-def test_every_line_of_a_preset_is_a_comparison(name):
-    for line in cli.PRESETS[name]:
-        for spec in cli._parser().parse_args(["compare", *line.split()]).techniques:
-            assert specs.parse(spec).label
-            assert specs.training(spec)["lr"] > 0
 
 
 def test_a_finished_run_is_not_run_again(tmp_path, capsys):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from laconic import DAD, RankDAD
-from laconic.compare import Plan, compare, is_complete
+from laconic.compare import Line, Plan, compare, is_complete, rounds
 from laconic.train import Settings
 
 BASE = Settings(
@@ -59,6 +59,40 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
     _finished(settings)
     assert is_complete(settings)
     assert not is_complete(dataclasses.replace(settings, lr=0.2))
+
+
+def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():
+    long, short = Plan(BASE, ("ddp", "dense"), (0, 1, 2)), Plan(BASE, ("ddp",), (0, 1))
+    order = [
+        [(line.name, line.plan.specs, line.plan.seeds) for line in together]
+        for together in rounds([Line("long", long), Line("short", short)])
+    ]
+    assert order == [
+        [("long", ("ddp", "dense"), (0,)), ("short", ("ddp",), (0,))],
+        [("long", ("ddp", "dense"), (1,)), ("short", ("ddp",), (1,))],
+        [("long", ("ddp", "dense"), (2,))],
+    ]
+
+
+def test_a_run_stays_complete_when_its_directory_moves(tmp_path):
+    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    _finished(settings)
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    (elsewhere,) = Plan(BASE, ("ddp",), (0,)).runs(moved, _Lab())
+    assert elsewhere.record != settings.record
+    assert is_complete(elsewhere)
+
+
+@pytest.mark.parametrize(("link", "complete"), [("none", True), ("100mbit", False)])
+def test_only_a_bare_links_run_counts_wherever_it_was_made(tmp_path, link, complete):
+    class Bare:
+        isolated, interface, shaped, note = False, "lo", False, "No namespaces here."
+
+    base = dataclasses.replace(BASE, link=link)
+    (elsewhere,) = Plan(base, ("ddp",), (0,)).runs(tmp_path, Bare())
+    _finished(elsewhere)
+    (here,) = Plan(base, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    assert is_complete(here) == complete
 
 
 def test_a_technique_may_have_settings_of_its_own(tmp_path):

@@ -3,11 +3,11 @@ import math
 import pytest
 from test_simulate_table import DIGITS, TEXT, a_run
 
-from laconic import charts, cli, simulate_charts
+from laconic import charts, cli_studies, simulate_charts
 from laconic.simulate_charts import figures
 from laconic.simulate_table import best
 
-METHODS = cli.METHODS.split()
+METHODS = cli_studies.METHODS.split()
 
 
 def rows(task=DIGITS, methods=METHODS, workers=(4, 8), batches=(8,), seeds=2, distances=(0.1, 0.01)):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from laconic import cli, simulate, simulate_study, tasks
+from laconic import cli, cli_studies, simulate, simulate_study, tasks
 from laconic.simulate import METHODS, Look, Result
 from laconic.simulate_study import Plan, load, run, save
 
@@ -101,7 +101,7 @@ def test_a_plan_that_makes_no_sense_is_refused_before_it_runs(changes, sentence)
 
 
 def test_the_command_has_all_methods():
-    assert cli.METHODS.split() == list(METHODS)
+    assert cli_studies.METHODS.split() == list(METHODS)
 
 
 def test_the_command_prints_a_table_and_draws_figures(tmp_path, capsys, monkeypatch):

@@ -1,0 +1,139 @@
+"""All rows of a set of records, by task, workers and link, with the questions that a page of results asks of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from laconic.projection import Evidence, project, shows_only_time
+from laconic.records import Run
+from laconic.summary import Row, Spread, curve, setting_of, settled, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from laconic.records import Setting
+
+
+@dataclass(frozen=True)
+class Board:
+    """The records as they were read, what was projected from them, and the rows of each setting."""
+
+    records: tuple[Run, ...]
+    evidence: Evidence
+    sections: tuple[tuple[Row, ...], ...]
+
+    def cell(self, task: str, workers: int, link: str, split: str = "iid") -> Sequence[Row]:
+        """The rows of this setting, or nothing."""
+        wanted = (task, workers, link, split)
+        found = (rows for rows in self.sections if place(rows[0].setting) == wanted)
+        return next(found, ())
+
+    def row(self, spec: str, task: str, workers: int, link: str, split: str = "iid") -> Row | None:
+        """The row of a technique in this setting; `spec` says nothing of how it trains."""
+        rows = self.cell(task, workers, link, split)
+        return next((row for row in rows if row.spec.partition("@")[0] == spec), None)
+
+    def timings(self, row: Row) -> list[Run]:
+        """The short runs that a projected row's seconds and bytes come from."""
+        return [run for run in self.evidence.timings if _is_timing_of(run, row)]
+
+    def rounds(self, row: Row) -> Spread | None:
+        """The lowest and highest median step of all rounds that were timed, around the row's own."""
+        timed = self.timings(row)
+        if not timed or row.step_seconds is None:
+            return row.step_seconds
+        medians = [statistics.median(step.seconds for step in settled(run)) for run in timed]
+        return Spread(row.step_seconds.mean, min(medians), max(medians))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times sooner; `at_least` where the other never came there, and its whole run is the bound."""
+
+    value: float
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        digits = 2 if self.value < 10 else 1
+        return f"{'> ' if self.at_least else ''}{self.value:.{digits}f}×"
+
+
+def board(runs: Sequence[Run]) -> Board:
+    """What these records show; a run on a link that was evaluated only at its end shows what a step takes."""
+    evidence = project(runs)
+    rows = summarize([_without_target(run) for run in evidence.runs])
+    sections = tuple(tuple(sorted(group, key=family)) for _, group in groupby(rows, attrgetter("setting")))
+    return Board(tuple(runs), evidence, sections)
+
+
+def place(setting: Setting) -> tuple[str, int, str, str]:
+    """Task, workers, link and split."""
+    return setting.task, setting.workers, setting.link, setting.split
+
+
+def family(row: Row) -> int:
+    """Plain DDP comes first, then PyTorch's hooks, then Laconic."""
+    return ("plain", "peer", "laconic").index(row.family)
+
+
+def technique(row: Row) -> str:
+    """The technique's short name, such as powersgd."""
+    return row.spec.partition("@")[0].partition(":")[0]
+
+
+def named(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows of the technique with this short name."""
+    return [row for row in rows if technique(row) == name]
+
+
+def soonest(rows: Sequence[Row]) -> Row | None:
+    """The row that reached the target first, if any did."""
+    reached = [row for row in rows if row.seconds_to_target is not None]
+    return min(reached, key=_seconds, default=None)
+
+
+def sooner(row: Row, others: Sequence[Row]) -> Ratio | None:
+    """How many times sooner the row reached the target than the first of the others; None if that is unknown."""
+    if row.seconds_to_target is None or not others:
+        return None
+    first = soonest(others)
+    if first is not None:
+        return Ratio(_seconds(first) / _seconds(row))
+    ends = [points[-1].seconds for other in others if (points := curve(other.runs))]
+    return Ratio(min(ends) / _seconds(row), at_least=True) if len(ends) == len(others) else None
+
+
+def lost(row: Row, reference: Row) -> float | None:
+    """Points of accuracy, or percent of another metric, that a row ends behind the reference; inf if it diverged."""
+    if row.final is None or reference.final is None or not math.isfinite(reference.final.mean):
+        return None
+    if not math.isfinite(row.final.mean):
+        return math.inf
+    gap = reference.final.mean - row.final.mean
+    gap = gap if row.setting.higher_is_better else -gap
+    return 100 * gap if row.setting.metric == "accuracy" else 100 * gap / abs(reference.final.mean)
+
+
+def _without_target(run: Run) -> Run:
+    timed = run.header.link != "none" and shows_only_time(run)
+    return replace(run, evals=()) if timed else run
+
+
+def _seconds(row: Row) -> float:
+    assert row.seconds_to_target is not None
+    return row.seconds_to_target.mean
+
+
+def _is_timing_of(run: Run, row: Row) -> bool:
+    header = row.runs[0].header
+    same = (run.header.spec, run.header.lr, run.header.optimizer) == (
+        header.spec,
+        header.lr,
+        header.optimizer,
+    )
+    return same and setting_of(run) == row.setting and row.runs[0].header.projected

@@ -1,0 +1,102 @@
+"""The commands about one or more runs: `laconic train | report | results`, and what they share with `compare`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laconic.cli_options import describe_run, directory_at, fresh, settings_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Sequence
+
+    from laconic.compare import Plan
+
+
+def describe_train(parser: argparse.ArgumentParser) -> None:
+    """The parser takes the options of `laconic train`."""
+    parser.add_argument("task", help="digits, fashion or text")
+    parser.add_argument("--technique", default="dense", metavar="SPEC", help="such as dense:dtype=bf16")
+    parser.add_argument("--seed", type=int, default=0)
+    describe_run(parser)
+
+
+def train(options: argparse.Namespace) -> None:
+    """One run is recorded and reported."""
+    from laconic.compare import Plan
+
+    plan = Plan(settings_of(options), (options.technique,), (options.seed,))
+    directory = directory_at(options.out or fresh(options.task))
+    print(report_on(run_plan(plan, directory, set()), directory))
+
+
+def describe_report(parser: argparse.ArgumentParser) -> None:
+    """The parser takes the options of `laconic report`."""
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="records, or directories of records"
+    )
+    parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE")
+
+
+def report(options: argparse.Namespace) -> None:
+    """The report of recorded runs is in the file."""
+    from laconic import records, report
+
+    print(report.write(records.find(options.runs), options.out))
+
+
+def describe_results(parser: argparse.ArgumentParser) -> None:
+    """The parser takes the options of `laconic results`."""
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUNS", help="records, or directories of records"
+    )
+    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE")
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="also put the summary between its markers"
+    )
+
+
+def results(options: argparse.Namespace) -> None:
+    """The page of results and its figures are written."""
+    from laconic import records, results
+    from laconic.board import board
+
+    runs = records.find(options.runs)
+    for path in results.write(runs, options.out):
+        print(path)
+    if options.readme is not None:
+        link = os.path.relpath(options.out, options.readme.parent)
+        print(results.replace_summary(options.readme, results.summary(board(runs), link)))
+
+
+def run_plan(plan: Plan, directory: Path, said: set[str], part: str = "") -> list[Path]:
+    """The records of all runs, in `directory`; a sentence that was `said` before is not said again."""
+    from laconic.compare import compare
+    from laconic.lab import Lab, parse_links
+    from laconic.progress import LiveTable
+
+    base = plan.base
+    with Lab(parse_links(base.link, base.workers)) as lab:
+        _say([lab.note or "", *plan.warnings], said)
+        runs = plan.runs(directory, lab)
+        title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
+        with LiveTable(runs, title + part) as table:
+            return compare(runs, lab, table)
+
+
+def report_on(recorded: Sequence[Path], directory: Path) -> Path:
+    """The report on these records, in the directory."""
+    from laconic import report
+    from laconic.records import find
+
+    return report.write(find(recorded), directory / "report.html")
+
+
+def _say(sentences: Iterable[str], said: set[str]) -> None:
+    for sentence in sentences:
+        if sentence and sentence not in said:
+            print(f"laconic: {sentence}", file=sys.stderr)
+            said.add(sentence)

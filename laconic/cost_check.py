@@ -1,0 +1,153 @@
+"""The cost model against measured steps, cell by cell.
+
+A cell is a task, a number of workers, a technique and a shaped link. Its prediction takes nothing from runs on that
+link: bytes and the worker's own work are those of the same steps of runs of the same technique on the bare machine,
+and computing is the median over all runs there with so many workers. Workers share the machine's cores, and the times
+that were measured include it, so that `cores` is 1.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from laconic import specs
+from laconic.cost import Computing, Exchange, Link, step_seconds
+from laconic.lab import parse_rate
+from laconic.pipeline import departures, pieces, used
+from laconic.specs import Attached
+from laconic.summary import WARM_UP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from laconic.records import Header, Run, Step
+    from laconic.specs import Contestant
+
+BARE = "none"
+same_computing = attrgetter("machine", "task", "workers", "batch", "parameters")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What runs of one technique say: a step's seconds, and on the bare machine what it is made of."""
+
+    header: Header
+    seconds: float
+    computing: Computing
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One prediction beside what was measured, in seconds."""
+
+    task: str
+    link: str
+    workers: int
+    label: str
+    bare: float
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted / self.measured
+
+
+def check(runs: Sequence[Run]) -> list[Cell]:
+    """A cell for every technique on every shaped link that also ran on the bare machine."""
+    bare = [run for run in runs if run.header.link == BARE and run.steps]
+    shaped = [run for run in runs if run.header.shaped and _rate(run) is not None and run.steps]
+    groups: dict[object, list[Run]] = {}
+    for run in shaped:
+        groups.setdefault((*same_technique(run.header), run.header.link), []).append(run)
+    cells = (_cell(group, bare) for group in groups.values())
+    return [cell for cell in cells if cell is not None]
+
+
+def markdown(cells: Iterable[Cell]) -> str:
+    """The table, as a page has it."""
+    lines = [
+        "| task | link | workers | technique | bare machine | predicted | measured | predicted / measured |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {cell.task} | {cell.link} | {cell.workers} | {cell.label} | {cell.bare:.3f} s | {cell.predicted:.3f} s | "
+        f"{cell.measured:.3f} s | {cell.ratio:.2f} |"
+        for cell in sorted(cells, key=attrgetter("task", "link", "workers", "label"))
+    ]
+    return "\n".join(lines)
+
+
+def worst(cells: Iterable[Cell]) -> float:
+    """The largest error of a prediction, as a share of what was measured."""
+    return max((abs(cell.ratio - 1) for cell in cells), default=0.0)
+
+
+def same_technique(header: Header) -> tuple[object, ...]:
+    """Runs that say the same to each other, but for what they were trained with."""
+    return (*same_computing(header), header.split, header.spec.partition("@")[0])
+
+
+def known(runs: Sequence[Run], last: int | None = None) -> list[Known]:
+    """What runs say about each technique and number of workers, in their first steps or in all."""
+    groups: dict[object, list[Run]] = {}
+    for run in runs:
+        if run.steps:
+            groups.setdefault(same_technique(run.header), []).append(run)
+    return [_known(group, runs, last) for group in groups.values()]
+
+
+def _cell(group: Sequence[Run], bare: Sequence[Run]) -> Cell | None:
+    header, last = group[0].header, min(len(run.steps) for run in group)
+    alone = [run for run in bare if same_technique(run.header) == same_technique(header)]
+    if not alone:
+        return None
+    there = _known(alone, bare, last)
+    predicted = step_seconds(there.computing, there.exchange, Link(parse_rate(header.link)))
+    measured = _median(group, last, lambda step: step.seconds)
+    return Cell(header.task, header.link, header.workers, header.label, there.seconds, predicted, measured)
+
+
+def _known(alone: Sequence[Run], all_runs: Sequence[Run], last: int | None) -> Known:
+    header = alone[0].header
+    crowd = [run for run in all_runs if same_computing(run.header) == same_computing(header) and run.steps]
+    compute = _median(crowd, None, lambda step: step.phases.get("compute"))
+    seconds = _median(alone, last, lambda step: step.seconds)
+    contestant = specs.parse(header.spec)
+    delayed = isinstance(contestant, Attached) and getattr(contestant.technique, "overlap", False)
+    exchange = Exchange(
+        _median(alone, last, lambda step: step.tx if step.sent is None else step.sent),
+        _median(alone, last, lambda step: step.rx if step.received is None else step.received),
+        max(0.0, seconds - compute),
+        _pieces(alone[0], contestant),
+        used=used(contestant),
+    )
+    computing = Computing(compute, math.inf, 1.0, 1) if delayed else Computing(compute, cores=1)
+    return Known(header, seconds, computing, exchange)
+
+
+def _pieces(run: Run, contestant: Contestant) -> int:
+    if run.layers:
+        return departures(run.layers, run.header.workers)
+    return pieces(contestant, run.header.parameters, run.header.workers)
+
+
+def _median(runs: Sequence[Run], last: int | None, value: Callable[[Step], float | None]) -> float:
+    """Over runs, of the median over the settled ones of their first steps."""
+    medians = []
+    for run in runs:
+        first = run.steps[:last]
+        known = [value(step) for step in first[WARM_UP:] or first]
+        medians.append(statistics.median(number or 0.0 for number in known))
+    return statistics.median(medians)
+
+
+def _rate(run: Run) -> int | None:
+    """The one rate of all links, or None where they differ or are not shaped."""
+    return None if "," in run.header.link else parse_rate(run.header.link)

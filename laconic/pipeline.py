@@ -1,0 +1,64 @@
+"""In how many pieces a technique's messages travel, one behind the other, and how full they keep a link.
+
+Techniques cut a bucket themselves. gloo's ring cuts what it reduces into segments of at most a mebibyte, at least two
+for each worker. PowerSGD sums one side of its factors, then the other, and waits for each. Layers leave one by one,
+or small ones together. Crossover's segments all leave at once, and are waited for; with `overlap` each goes on as
+soon as it is heard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from laconic.cost import LANE, RING, SCATTERED
+from laconic.crossover import Crossover
+from laconic.shared_layers import TOGETHER, Sharer
+from laconic.specs import Attached, PowerSGD
+from laconic.technique import Bucket, Technique
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from laconic.records import Travel
+    from laconic.specs import Contestant
+
+SEGMENT = 1 << 20
+"""Bytes of gloo's segments, at most."""
+
+
+def pieces(contestant: Contestant, parameters: int, workers: int) -> int:
+    """Of a bucket with so many parameters, at least one; for layers, see `departures`."""
+    if isinstance(contestant, Attached):
+        return _cut(contestant.technique, parameters, workers)
+    if isinstance(contestant, PowerSGD):
+        return 1
+    return max(2 * workers, 4 * parameters // SEGMENT)
+
+
+def departures(layers: Iterable[Travel], workers: int) -> int:
+    """How often layers leave, at least once, if each waits for others until there is enough to send."""
+    count, waiting = 0, 0.0
+    for layer in reversed(list(layers)):
+        waiting += 4 * layer.numbers / workers * (layer.way != "dense")
+        if waiting >= TOGETHER:
+            count, waiting = count + 1, 0.0
+    return max(1, count + (waiting > 0))
+
+
+def used(contestant: Contestant) -> float:
+    """The share of its time that a link is in use."""
+    if not isinstance(contestant, Attached):
+        return RING
+    waits = isinstance(contestant.technique, Crossover) and not contestant.technique.overlap
+    return SCATTERED if waits else LANE
+
+
+def _cut(technique: Technique, parameters: int, workers: int) -> int:
+    if isinstance(technique, Crossover):
+        return technique.segments if technique.overlap else 1
+    if isinstance(technique, Sharer):
+        return 1
+    bucket = Bucket(("all",), (parameters,), torch.float32)
+    return max(1, len(technique.cut(bucket, workers)))

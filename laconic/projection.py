@@ -1,0 +1,166 @@
+"""Full trainings on a bare link, timed on a slow one: what a run there would have recorded.
+
+A synchronous technique learns the same whatever the link, so a training need not be repeated on each. Of one task,
+split, number of workers, batch, model and technique there may be
+
+trajectory   a run with `--link none`: what is learned, step by step
+timing       a shorter run on a link, evaluated only at its end: what a step takes there; one with `--link none`
+             is of use to the cost model alone
+check        a run on the link that is as long as the trajectory: what the product should have been
+
+Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with seconds and bytes
+that are the number of steps times those of the median step, over the settled steps of all timings together. They
+replace trajectories, timings and checks; all other runs stay as they are.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from laconic.records import End, Eval, Run, Setting, Step
+from laconic.summary import grouped, setting_of, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_same = attrgetter(
+    *("task", "split", "workers", "batch", "parameters", "metric"),
+    *("label", "spec", "family", "optimizer", "lr", "momentum"),
+)
+"""What a timing shares with its trajectory."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Training seconds of one full run on a link, as projected and as measured."""
+
+    label: str
+    setting: Setting
+    seed: int
+    projected: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """1 where the projection is right, above where it is too long."""
+        return self.projected / self.measured
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Runs to summarize, some of them projected, with the timings and checks behind these."""
+
+    runs: tuple[Run, ...]
+    timings: tuple[Run, ...]
+    checks: tuple[Check, ...]
+
+
+def project(runs: Sequence[Run]) -> Evidence:
+    """The runs, with projected ones in the place of trajectories and timings."""
+    groups = grouped(runs, lambda run: _same(run.header)).values()
+    parts = [part for group in groups for part in _projected(group)]
+    projected = {setting_of(run) for part in parts for run in part.runs if run.header.projected}
+    return Evidence(
+        tuple(_without_evals(run, projected) for part in parts for run in part.runs),
+        tuple(run for part in parts for run in part.timings),
+        tuple(check for part in parts for check in part.checks),
+    )
+
+
+def _projected(runs: Sequence[Run]) -> list[Evidence]:
+    """The evidence of one technique: a part for each link, and one for trajectories that no link uses."""
+    bare = [run for run in runs if run.header.link == "none"]
+    steps = max((run.header.steps for run in bare), default=0)
+    trajectories = [run for run in bare if run.header.steps == steps]
+    links = grouped([run for run in runs if run not in bare], setting_of).values()
+    parts = [_on_link(trajectories, steps, group) for group in links]
+    used = trajectories if any(part.timings for part in parts) else []
+    left = [run for run in bare if run not in used and not _is_timing(run, steps)]
+    return [*parts, Evidence(tuple(left), (), ())]
+
+
+def _on_link(trajectories: Sequence[Run], steps: int, runs: Sequence[Run]) -> Evidence:
+    """The evidence of one technique on one link."""
+    short = [run for run in runs if _is_timing(run, steps)]
+    timings = [run for run in short if run.end is not None and run.steps]
+    others = [run for run in runs if run not in short]
+    if not timings:
+        return Evidence(tuple(others), (), ())
+    step = median_step(timings)
+    full = [run for run in others if run.header.steps == steps]
+    checks = [_check(run, step) for run in full if run.end is not None]
+    made = [_on(run, timings[0], step) for run in trajectories]
+    return Evidence((*made, *(run for run in others if run not in full)), tuple(timings), tuple(checks))
+
+
+def _is_timing(run: Run, steps: int) -> bool:
+    """Whether the run is shorter than the trajectory's `steps` and shows nothing but what a step takes."""
+    return run.header.steps < steps and shows_only_time(run)
+
+
+def median_step(timings: Iterable[Run]) -> Step:
+    """A step whose every number is the median over the settled steps of all these runs."""
+    steps = [step for run in timings for step in settled(run)]
+    names = dict.fromkeys(name for step in steps for name in step.phases)
+    return Step(
+        step=0,
+        seconds=statistics.median(step.seconds for step in steps),
+        loss=None,
+        phases={name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in names},
+        tx=_median(step.tx for step in steps),
+        rx=_median(step.rx for step in steps),
+        sent=_median(step.sent for step in steps),
+        received=_median(step.received for step in steps),
+    )
+
+
+def _median(counts: Iterable[int | None]) -> int | None:
+    """The median in whole bytes, or None where one is missing."""
+    known = list(counts)
+    present = [count for count in known if count is not None]
+    return round(statistics.median(present)) if present and len(present) == len(known) else None
+
+
+def _on(trajectory: Run, timing: Run, step: Step) -> Run:
+    """The trajectory as it would have been recorded on the timing's link, where it takes so long a step."""
+    header, end = trajectory.header, trajectory.end
+    return replace(
+        trajectory,
+        header=replace(timing.header, seed=header.seed, steps=header.steps, projected=True),
+        steps=tuple(
+            replace(step, step=past.step, loss=past.loss, readings=past.readings) for past in trajectory.steps
+        ),
+        evals=tuple(_eval_on(past, step) for past in trajectory.evals),
+        end=None if end is None else _end_on(end, header.steps, step),
+    )
+
+
+def _eval_on(past: Eval, step: Step) -> Eval:
+    tx, sent = (None if count is None else past.step * count for count in (step.tx, step.sent))
+    return replace(past, seconds=past.step * step.seconds, tx=tx, sent=sent)
+
+
+def _end_on(end: End, steps: int, step: Step) -> End:
+    return replace(end, seconds=steps * step.seconds)
+
+
+def _check(run: Run, step: Step) -> Check:
+    """The projection's seconds beside those of the whole run."""
+    assert run.end is not None
+    return Check(
+        run.header.label, setting_of(run), run.header.seed, run.header.steps * step.seconds, run.end.seconds
+    )
+
+
+def shows_only_time(run: Run) -> bool:
+    """Whether the run was evaluated at its end at most, so that it shows what a step takes and no way to a target."""
+    return {point.step for point in run.evals} <= {0, run.header.steps}
+
+
+def _without_evals(run: Run, projected: set[Setting]) -> Run:
+    """A timing that has no trajectory says nothing about accuracy, beside others that have one."""
+    lonely = setting_of(run) in projected and not run.header.projected
+    return replace(run, evals=()) if lonely and shows_only_time(run) else run

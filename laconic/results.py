@@ -1,0 +1,176 @@
+"""A page of results in GitHub's Markdown, with its figures, and its summary for a README: all from records.
+
+The page says what should hold and whether it does, has a table for every setting and a figure for every task and
+link, sets the papers' claims beside what was measured, and ends with how everything was made and checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from laconic import charts, results_claims, results_figures, results_method, results_rules
+from laconic.board import Board, board, family, sooner
+from laconic.results_rules import MISSING
+from laconic.results_tables import comparison, metric, phases, specs_of, table, words_table
+from laconic.summary import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from laconic.charts import Spec
+    from laconic.records import Run
+    from laconic.summary import Row
+
+    Section = Sequence[Row]
+
+READING = (
+    "In the tables, a step is the median over all rounds, with the lowest and the highest round; final values are "
+    "means over seeds, with the lowest and the highest seed; and bytes are those that worker 0 sent. The last column "
+    "says how many trainings and how many rounds of timing a line has."
+)
+START, STOP = "<!-- results -->", "<!-- /results -->"
+
+
+def write(runs: Sequence[Run], path: Path) -> list[Path]:
+    """The page on these runs is in the file, its figures beside it."""
+    if not runs:
+        raise ValueError("a page of results needs at least one run, and there is none; give run records")
+    shown = board(runs)
+    charts.engine()  # fails now, if at all
+    figures = {name: spec for name, spec in _figures(shown, path.stem).items() if spec["hconcat"]}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page(shown, path.stem), encoding="utf-8")
+        return [path, *(charts.figure(spec, path.with_name(name)) for name, spec in figures.items())]
+    except OSError as error:
+        raise OSError(
+            f"no results can be written to {path} ({error.strerror}); choose another place"
+        ) from None
+
+
+def page(shown: Board, stem: str) -> str:
+    """The page as Markdown; the figures' names begin with `stem`."""
+    tasks = list(dict.fromkeys(rows[0].setting.task for rows in shown.sections))
+    parts = [
+        "# Results",
+        f"`laconic results` wrote this page from {len(shown.records)} records of runs. `laconic compare --preset "
+        "paper --out RUNS` makes such records, and `laconic results RUNS` the page. A dash is what no record shows.",
+        READING,
+        "## What should hold\n" + _verdicts(shown),
+        *(_task(shown, task, stem) for task in tasks),
+        "## The papers' claims\n" + _claims(shown),
+        "## How it was made\n" + results_method.projection(shown),
+        results_method.replicas(shown.records),
+        results_method.provenance(shown.records),
+        _folded("Commands", "```\n" + "\n".join(results_method.commands(shown.records)) + "\n```"),
+    ]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def summary(shown: Board, link: str) -> str:
+    """A short table for a README: how much sooner each technique is with the fewest workers, and where it ends."""
+    places = [rows for rows in shown.sections if rows[0].setting.link != "none"]
+    fewest = min((rows[0].setting.workers for rows in places), default=0)
+    chosen = [rows for rows in places if rows[0].setting.workers == fewest]
+    labels = dict.fromkeys(row.label for row in sorted((row for rows in chosen for row in rows), key=family))
+    head = ["", *(f"{rows[0].setting.task}, {rows[0].setting.link}" for rows in chosen)]
+    lines = [[label, *(_brief(label, rows) for rows in chosen)] for label in labels]
+    seeds = max((len(row.runs) for rows in chosen for row in rows), default=0)
+    words = (
+        f"How many times sooner than plain DDP a technique reaches the target (plain DDP's final accuracy less half "
+        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers, the mean of up to {seeds} seeds. "
+        f"[All results]({link})"
+    )
+    return f"{table(head, lines)}\n\n{words}"
+
+
+def replace_summary(readme: Path, text: str) -> Path:
+    """The file has the text between its markers, and is as it was around them."""
+    old = readme.read_text(encoding="utf-8")
+    before, start, rest = old.partition(START)
+    _, stop, after = rest.partition(STOP)
+    if not (start and stop):
+        raise ValueError(f"{readme} has no place for the table; write {START} and {STOP} where it belongs")
+    readme.write_text(f"{before}{START}\n{text}\n{STOP}{after}", encoding="utf-8")
+    return readme
+
+
+def _brief(label: str, rows: Section) -> str:
+    row = next((row for row in rows if row.label == label), None)
+    if row is None or row.final is None:
+        return MISSING
+    ratio = sooner(row, [other for other in rows if other.family == "plain"])
+    end = metric(row.final.mean, row.setting)
+    unit = " %" if row.setting.metric == "accuracy" else ""
+    return f"{ratio or 'not reached'} · {end}{unit}"
+
+
+def _verdicts(shown: Board) -> str:
+    lines = [[v.what, v.required, v.measured, v.word] for v in results_rules.verdicts(shown)]
+    words = (
+        "Times are those to the target: the accuracy that plain DDP has at the end of its run less 0.5 points, or "
+        "its final loss and 1 %. `>`: the other one never reached the target, and its whole run is the bound."
+    )
+    return f"{words}\n\n{words_table(['', 'required', 'measured', ''], lines)}"
+
+
+def _task(shown: Board, task: str, stem: str) -> str:
+    """The part of the page about one task."""
+    sections = [rows for rows in shown.sections if rows[0].setting.task == task]
+    links = grouped(sections, lambda rows: rows[0].setting.link)
+    parts = [_link(shown, task, link, group, stem) for link, group in links.items()]
+    return "\n\n".join([f"## {task}", *parts])
+
+
+def _link(shown: Board, task: str, link: str, sections: Sequence[Section], stem: str) -> str:
+    name = _figure_name(stem, task, link)
+    drawn = any(row.final for rows in sections for row in rows)
+    figure = [f"![The metric of {task} against seconds of training, {link}]({name})"] if drawn else []
+    tables = [_setting(shown, rows) for rows in sections]
+    return "\n\n".join([f"### {task}, {'bare machine' if link == 'none' else link}", *figure, *tables])
+
+
+def _setting(shown: Board, rows: Section) -> str:
+    setting = rows[0].setting
+    split = "" if setting.split == "iid" else f", split {setting.split}"
+    shaped = "" if setting.shaped or setting.link == "none" else " The link was **not shaped**."
+    title = f"**{setting.workers} workers{split}.** {_kind(rows)}{shaped}"
+    numbers = comparison(shown, rows, specs_of(shown, setting))
+    return "\n\n".join([title, numbers, _folded("Seconds by phase", phases(rows))])
+
+
+def _kind(rows: Section) -> str:
+    """Where the numbers of a table come from."""
+    if any(run.header.projected for row in rows for run in row.runs):
+        return "Seconds and bytes are projected."
+    return "Full runs." if any(row.final for row in rows) else "Short runs."
+
+
+def _claims(shown: Board) -> str:
+    lines = [
+        [claim.paper, claim.claim, results_claims.measured(claim, shown), f"`{claim.command}`"]
+        for claim in results_claims.CLAIMS
+    ]
+    return words_table(["paper", "claims", "measured here", "command"], lines)
+
+
+def _figures(shown: Board, stem: str) -> dict[str, Spec]:
+    """The figure of each task and link, by file name."""
+    styles = charts.styles([row for rows in shown.sections for row in rows])
+    groups = grouped(shown.sections, lambda rows: (rows[0].setting.task, rows[0].setting.link))
+    drawn = {
+        place: [rows for rows in group if any(row.final for row in rows)] for place, group in groups.items()
+    }
+    return {
+        _figure_name(stem, task, link): results_figures.metric_by_time(sections, styles)
+        for (task, link), sections in drawn.items()
+    }
+
+
+def _figure_name(stem: str, task: str, link: str) -> str:
+    return f"{stem}_{task}_{link.replace(',', '+')}.svg"
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"

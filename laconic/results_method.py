@@ -1,0 +1,189 @@
+"""How results were made and checked, in Markdown: projection, replicas, machines, software, settings and commands."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laconic import specs
+from laconic.results_tables import table, words_table
+from laconic.summary import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from laconic.board import Board
+    from laconic.projection import Check
+    from laconic.records import Header, Run, Setting
+
+AGREE = 0.1
+"""How far a projection may be from the full run that checks it, as a share of it."""
+
+_TRAINING = ("lr", "momentum", "optimizer")
+
+
+def projection(board: Board) -> str:
+    """How runs were projected, and the full runs that check it; nothing where none was projected."""
+    if not board.evidence.timings:
+        return ""
+    lengths = _joined(sorted({run.header.steps for run in board.evidence.timings}))
+    text = (
+        "A synchronous technique learns the same on any link. So each was trained in full on the bare machine, its "
+        f"step was timed on each link in rounds of {lengths} steps, and the seconds and bytes above are the number "
+        "of steps times those of the median step, over all rounds and without the first three steps of each. "
+    )
+    return text + _checked(board.evidence.checks)
+
+
+def _checked(checks: Sequence[Check]) -> str:
+    if not checks:
+        return "No full run on a link is among the records, so the product is not checked."
+    agree = sum(abs(check.ratio - 1) <= AGREE for check in checks)
+    lines = [
+        [
+            f"{_place(check.setting)}: {check.label}, seed {check.seed}",
+            f"{check.projected:.1f}",
+            f"{check.measured:.1f}",
+            f"{check.ratio:.3f}",
+        ]
+        for check in checks
+    ]
+    head = ["full run", "projected, s", "measured, s", "projected / measured"]
+    return f"In {agree} of {len(checks)} full runs the product agrees within 10 %:\n\n{table(head, lines)}"
+
+
+def replicas(runs: Sequence[Run]) -> str:
+    """Whether workers ended with the same parameters, by a checksum of all of them, or how far apart they were."""
+    ended = [run for run in runs if run.end is not None]
+    gossip = [run for run in ended if run.end and run.end.consensus is not None]
+    synchronous = [run for run in ended if run not in gossip]
+    unequal = [run for run in synchronous if run.end and not run.end.replicas_equal]
+    told = f"In {len(synchronous) - len(unequal)} of {len(synchronous)} finished synchronous runs all replicas ended "
+    told += "equal, by a checksum of every parameter."
+    if unequal:
+        told += f" They differ in {_joined(map(_name, unequal))}."
+    if len(ended) < len(runs):
+        told += f" {len(runs) - len(ended)} records are of unfinished runs."
+    return f"{told}\n\n{_apart(gossip)}" if gossip else told
+
+
+def _apart(runs: Sequence[Run]) -> str:
+    """The largest consensus distance of each gossip technique."""
+    groups = grouped(runs, lambda run: (run.header.task, run.header.workers, run.header.label))
+    lines = [
+        [
+            f"{task}, {workers} workers: {label}",
+            f"{max(_consensus(run) for run in group):.2g}",
+            str(len(group)),
+        ]
+        for (task, workers, label), group in groups.items()
+    ]
+    told = "Gossip's workers do not end equal; what is evaluated is their mean, and this is how far they are from it"
+    return f"{told}:\n\n{table(['', 'largest consensus distance at the end', 'runs'], lines)}"
+
+
+def _consensus(run: Run) -> float:
+    assert run.end is not None
+    assert run.end.consensus is not None
+    return run.end.consensus
+
+
+def provenance(runs: Sequence[Run]) -> str:
+    """Machines, software and settings."""
+    facts = {
+        "machine": _each(runs, lambda header: header.machine),
+        "software": _each(runs, lambda header: ", ".join(f"{n} {v}" for n, v in header.versions.items())),
+        "kernels": _each(runs, lambda header: header.kernels),
+        "model": _each(runs, lambda header: f"{header.task}: {header.parameters:,} parameters"),
+        "batch of a worker": _each(runs, lambda header: f"{header.task}: {header.batch}"),
+        "optimizer": _each([run for run in runs if not _has_own(run.header)], _optimizer),
+        "days": f"{min(run.header.started for run in runs)[:10]} to {max(run.header.started for run in runs)[:10]}",
+        "commit": commit() or "unknown: not in a Git repository",
+    }
+    return words_table(["", ""], facts.items())
+
+
+def commands(runs: Sequence[Run]) -> list[str]:
+    """Command lines that make these records again."""
+    groups = grouped(runs, lambda run: _conditions(run.header)).values()
+    return [_command([run.header for run in part]) for group in groups for part in _agreeing(group)]
+
+
+def commit() -> str | None:
+    """The commit that the package's own source is at."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _optimizer(header: Header) -> str:
+    """What a task is trained with where a row says nothing else."""
+    momentum = f" with momentum {header.momentum:g}" if header.optimizer == "sgd" and header.momentum else ""
+    return f"{header.task}: {header.optimizer}{momentum}, learning rate falling as a cosine to 0"
+
+
+def _has_own(header: Header) -> bool:
+    return bool({"momentum", "optimizer"} & specs.training(header.spec).keys())
+
+
+def _each(runs: Iterable[Run], value: Callable[[Header], str]) -> str:
+    return "; ".join(sorted({value(run.header) for run in runs}))
+
+
+def _conditions(header: Header) -> str:
+    """All words of a command line but the techniques and what they train with."""
+    words = [header.task, *_option("workers", header.workers), *_option("link", header.link)]
+    words += [*_option("steps", header.steps), *_option("batch", header.batch)]
+    words += _option("eval-every", header.eval_every) if header.eval_every else []
+    words += _option("split", header.split) if header.split != "iid" else []
+    words += _option("size", header.size) if header.size != "default" else []
+    return shlex.join(words)
+
+
+def _agreeing(runs: Sequence[Run]) -> Iterable[Sequence[Run]]:
+    """The runs in groups whose rows, where they say nothing else, train alike."""
+    if all(len(values) <= 1 for values in _shared([run.header for run in runs]).values()):
+        return [runs]
+    return grouped(runs, lambda run: str(_unsaid(run.header))).values()
+
+
+def _unsaid(header: Header) -> dict[str, object]:
+    """What the run trained with and its spec does not say."""
+    said = specs.training(header.spec)
+    return {name: getattr(header, name) for name in _TRAINING if name not in said}
+
+
+def _shared(headers: Iterable[Header]) -> dict[str, set[object]]:
+    unsaid = [_unsaid(header) for header in headers]
+    return {name: {known[name] for known in unsaid if known.get(name) is not None} for name in _TRAINING}
+
+
+def _command(headers: Sequence[Header]) -> str:
+    trained = [
+        word for name, values in _shared(headers).items() for value in values for word in _option(name, value)
+    ]
+    seeds = max(header.seed for header in headers) + 1
+    rows = list(dict.fromkeys(header.spec for header in headers))
+    words = [*trained, *_option("seeds", seeds), "--techniques", *rows]
+    return f"laconic compare {_conditions(headers[0])} {shlex.join(words)}"
+
+
+def _option(name: str, value: object) -> list[str]:
+    return [f"--{name}", str(value)]
+
+
+def _name(run: Run) -> str:
+    return f"{run.header.label}, {_place(run.header)}, seed {run.header.seed}"
+
+
+def _place(setting: Setting) -> str:
+    return f"{setting.task}, {setting.workers} workers, {setting.link}"
+
+
+def _joined(parts: Iterable[object]) -> str:
+    return ", ".join(map(str, parts))

@@ -1,0 +1,107 @@
+"""What a worker pays as workers grow: by the model, with what was measured beside it.
+
+Without records, every number of workers is planned like the one that was asked about (plan.py). With records of a
+task on a link, the model starts from what they say: up to the largest number of workers, from the bare machine's runs
+of as many (cost_check.py); beyond, each worker has as much of the machine as it had there, so that computing and its
+own work take as long, and bytes grow as the technique's tariff does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from laconic import cost_check, specs
+from laconic.cost import Link, step_seconds
+from laconic.lab import parse_rate
+from laconic.plan import ask
+from laconic.tariffs import Model, tariff
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import torch
+
+    from laconic.cost_check import Known
+    from laconic.plan import Question
+    from laconic.records import Run
+
+WORKERS = tuple(2**power for power in range(1, 11))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A technique among so many workers."""
+
+    label: str
+    family: str
+    workers: int
+    seconds: float
+    sent: float
+
+    @property
+    def megabytes(self) -> float:
+        """That a worker sends in a step."""
+        return self.sent / 1e6
+
+
+def planned(question: Question, contestants: Sequence[specs.Contestant], device: torch.device) -> list[Point]:
+    """By the model alone; a technique has no point where it cannot serve so many."""
+    answers = [ask(replace(question, workers=workers), contestants, device) for workers in WORKERS]
+    return [
+        Point(row.label, row.family, answer.question.workers, answer.seconds(row), row.tariff.exchange.sent)
+        for answer in answers
+        for row in answer.rows
+    ]
+
+
+def measured(runs: Sequence[Run]) -> list[Point]:
+    """One point for each technique and number of workers of these runs, all of one task on one link."""
+    return [
+        Point(header.label, header.family, header.workers, known.seconds, known.exchange.sent)
+        for known in cost_check.known(runs)
+        for header in [known.header]
+    ]
+
+
+def extended(runs: Sequence[Run], link: str, model: Model, device: torch.device) -> list[Point]:
+    """By the model, from runs on the bare machine: as far as they go, and beyond."""
+    rate = Link(parse_rate(link))
+    groups: dict[str, list[Known]] = {}
+    for known in cost_check.known(runs):
+        groups.setdefault(known.header.label, []).append(known)
+    return [point for group in groups.values() for point in _extended(group, rate, model, device)]
+
+
+def settings(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
+    """The runs on shaped links, by task and link."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.header.shaped and run.steps and "," not in run.header.link:
+            groups.setdefault((run.header.task, run.header.link), []).append(run)
+    return groups
+
+
+def _extended(group: Sequence[Known], link: Link, model: Model, device: torch.device) -> Iterator[Point]:
+    known = {one.header.workers: one for one in group}
+    last = known[max(known)]
+    contestant = specs.parse(last.header.spec)
+    charged = _sent(contestant, model, last.header.workers, device)
+    for workers in sorted({*known, *(number for number in WORKERS if number > last.header.workers)}):
+        one = known.get(workers)
+        if one is None:
+            grown = _sent(contestant, model, workers, device)
+            if grown is None or not charged:
+                continue
+            sent = last.exchange.sent * grown / charged
+            one = replace(last, exchange=replace(last.exchange, sent=sent, received=sent))
+        seconds = step_seconds(one.computing, one.exchange, link)
+        yield Point(last.header.label, last.header.family, workers, seconds, one.exchange.sent)
+
+
+def _sent(contestant: specs.Contestant, model: Model, workers: int, device: torch.device) -> float | None:
+    """By the technique's tariff, or None where it cannot serve so many."""
+    try:
+        return tariff(contestant, model, workers, device).exchange.sent
+    except ValueError:
+        return None

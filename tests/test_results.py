@@ -1,0 +1,173 @@
+"""A page of results has what the records show, a dash for what they do not, and whether it is enough."""
+
+import pytest
+from evidence import DDP, FP16, POWER, THC, full, timing, trajectory
+from recorded import END, MIXED, evaluation, header, step, write
+
+from laconic import cli, records, results, results_method
+from laconic.board import board
+
+
+@pytest.fixture
+def paper(tmp_path):
+    """Plain DDP at 1 s a step, fp16 at 0.5, PowerSGD at 0.2, and THC at 0.1."""
+    for technique, seconds in ((DDP, 1.0), (FP16, 0.5), (POWER, 0.2), (THC, 0.1)):
+        for seed in range(2):
+            trajectory(tmp_path / "runs", technique, seed=seed)
+            timing(tmp_path / "runs", technique, [seconds], sent=int(1e6 * seconds), seed=seed)
+    full(tmp_path / "runs", THC, seconds=9.8)
+    return tmp_path / "runs"
+
+
+def _page(folder):
+    return results.page(board(records.find([folder])), "results")
+
+
+def _line(page, start):
+    """The cells of the first line of a table that begins so."""
+    line = next(line for line in page.splitlines() if line.startswith(f"| {start}"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_has_its_step_its_bytes_its_accuracy_and_its_time_to_the_target(paper):
+    cells = _line(_page(paper), "THC")
+    target = (0.895 - 0.72) / (0.9 - 0.72) * 10 + 40  # steps, between two evaluations
+    expected = [
+        "THC",
+        "100",
+        "10.00×",
+        "0.1",
+        "90.00",
+        f"{target:.0f}",
+        f"{target / 10:.1f}",
+        f"{target / 10:.3g}",
+    ]
+    assert cells == [*expected, "10.0×", "5.00×", "2.00×", "2, 2"]
+
+
+def test_what_should_hold_is_met_or_not_or_not_measured(paper):
+    page = _page(paper)
+    assert _line(page, "fashion, 4 workers, 100mbit: Laconic's best against plain")[2:] == [
+        "10.0× (THC)",
+        "met",
+    ]
+    for seed in range(2):  # twice as slow: 5 times sooner than plain DDP is not 8
+        timing(paper, THC, [0.2], seed=seed)
+    page = _page(paper)
+    plain = _line(page, "fashion, 4 workers, 100mbit: Laconic's best against plain")
+    assert plain[1:] == ["at least 8× sooner", "5.00× (THC)", "**not met**"]
+    assert _line(page, "text, 4 workers, 100mbit: Laconic's best against plain")[2:] == ["—", "not measured"]
+
+
+def test_accuracy_that_is_lost_is_not_met(paper):
+    assert _line(_page(paper), "fashion, 4 workers: THC ends")[2:] == ["by 0.00 points", "met"]
+    for seed in range(2):
+        trajectory(paper, THC, best=0.89, seed=seed)
+    assert _line(_page(paper), "fashion, 4 workers: THC ends")[2:] == ["by 1.00 points", "**not met**"]
+
+
+def test_a_row_that_diverges_is_not_met(paper):
+    trajectory(paper, THC, best=float("nan"))
+    assert _line(_page(paper), "fashion, 4 workers: THC ends")[2:] == ["diverged", "**not met**"]
+
+
+def test_a_peer_that_never_arrives_is_a_bound(paper):
+    for seed in range(2):
+        trajectory(paper, POWER, best=0.8, seed=seed)
+    page = _page(paper)
+    assert "not reached" in _line(page, "PowerSGD")
+    bound = _line(page, "fashion, 4 workers, 100mbit: Laconic's best against the best PowerSGD")
+    assert bound[2].startswith("> 4.0")  # 20 s of training against 5 to the target
+    assert bound[3] == "met"
+
+
+def test_a_missing_cell_is_a_dash_and_the_seeds_are_counted(paper):
+    timing(paper, DDP, [0.1], link="1gbit")
+    timing(paper, FP16, [0.1], link="1gbit", seed=1)
+    (paper / "none-fp16 hook-0-.jsonl").unlink()
+    (paper / "none-fp16 hook-1-.jsonl").unlink()
+    slow, fast = _page(paper).split("### fashion, 1gbit")
+    assert _line(fast, "THC")[1:] == ["—"] * 11
+    assert _line(slow, "fp16 hook")[1] == "500"
+    assert _line(slow, "fp16 hook")[4:] == [*["—"] * 7, "0, 2"]
+    assert _line(fast, "plain DDP")[-1] == "2, 1"
+
+
+def test_a_technique_of_another_batch_is_not_missing(paper):
+    trajectory(paper, THC | {"spec": "thc:bits=3", "label": "THC bits=3"}, batch=16, workers=15)
+    slow, bare = _page(paper).split("### fashion, bare machine")
+    assert "THC bits=3" not in slow.split("### fashion")[1]
+    assert "fp16 hook" not in bare.split("## The papers")[0]
+
+
+def test_short_runs_alone_reach_no_target(tmp_path):
+    for technique, seconds in ((DDP, 1.0), (THC, 0.1)):
+        timing(tmp_path, technique, [seconds])
+    page = _page(tmp_path)
+    assert _line(page, "THC")[1:6] == ["100", "10.00×", "0.001", "—", "—"]
+    assert _line(page, "fashion, 4 workers, 100mbit: Laconic's best against plain")[3] == "not measured"
+
+
+def test_the_check_of_the_projection_counts_who_agrees(paper):
+    page = _page(paper)
+    assert "In 1 of 1 full runs the product agrees within 10 %" in page
+    assert _line(page, "fashion, 4 workers, 100mbit: THC, seed 0")[1:] == ["10.0", "9.8", "1.020"]
+    full(paper, DDP, seconds=50.0)
+    assert "In 1 of 2 full runs" in _page(paper)
+
+
+def test_replicas_are_counted_and_gossip_has_its_distance(tmp_path):
+    lines = [step(1), evaluation(1, 0.5, 1.0)]
+    equal = write(tmp_path / "a.jsonl", [header(), *lines, END])
+    unequal = write(tmp_path / "b.jsonl", [header(seed=1), *lines, END | {"replicas_equal": False}])
+    apart = write(tmp_path / "c.jsonl", [header(spec="crossover", label="Crossover"), *lines, MIXED])
+    cut = write(tmp_path / "d.jsonl", [header(seed=2), *lines])
+    text = results_method.replicas(records.find([equal, unequal, apart, cut]))
+    assert "In 1 of 2 finished synchronous runs" in text
+    assert "They differ in plain DDP, fashion, 4 workers, 100mbit, seed 1." in text
+    assert "1 records are of unfinished runs" in text
+    assert _line(text, "fashion, 4 workers: Crossover")[1:] == ["2.5e-05", "1"]
+
+
+def test_the_commands_make_the_same_records(tmp_path):
+    trajectory(tmp_path, DDP, lr=0.1, seed=2)
+    trajectory(tmp_path, THC | {"spec": "thc"}, lr=0.05)
+    trajectory(tmp_path, THC | {"spec": "sign_vote@lr=0.001,momentum=0"}, lr=0.001, momentum=0.0)
+    (command,) = results_method.commands(records.find([tmp_path]))
+    assert command == (
+        "laconic compare fashion --workers 4 --link none --steps 100 --batch 32 --eval-every 10 "
+        "--lr 0.05 --momentum 0.9 --optimizer sgd --seeds 3 --techniques sign_vote@lr=0.001,momentum=0 thc ddp@lr=0.1"
+    )
+
+
+def test_the_papers_claims_stand_beside_what_was_measured(paper):
+    page = _page(paper)
+    assert _line(page, "THC (Li et al.")[2] == "fashion, 4 workers, 100mbit: 5.00× sooner than the fp16 hook"
+    assert _line(page, "S³GD-MV")[2] == "—"
+
+
+def test_the_command_writes_the_page_its_figures_and_the_summary(paper, tmp_path, capsys):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- results -->\nold\n<!-- /results -->\nafter\n", encoding="utf-8")
+    out = tmp_path / "docs" / "results.md"
+    assert cli.main(["results", str(paper), "--out", str(out), "--readme", str(readme)]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(path) for path in (out, out.with_name("results_fashion_100mbit.svg"), readme)
+    ]
+    assert "(results_fashion_100mbit.svg)" in out.read_text(encoding="utf-8")
+    assert "<svg" in out.with_name("results_fashion_100mbit.svg").read_text(encoding="utf-8")
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith("before\n<!-- results -->\n|")
+    assert text.endswith("\n<!-- /results -->\nafter\n")
+    assert "| THC | 10.0× · 90.00 % |" in text
+    assert "(docs/results.md)" in text
+    assert "old" not in text
+
+
+def test_a_readme_without_markers_is_left_alone(paper, tmp_path, capsys):
+    readme = tmp_path / "README.md"
+    readme.write_text("<!-- results -->\nopen\n", encoding="utf-8")
+    words = ["results", str(paper), "--out", str(tmp_path / "results.md"), "--readme", str(readme)]
+    assert cli.main(words) == 2
+    assert "README.md has no place for the table; write <!-- results --> and" in capsys.readouterr().err
+    assert readme.read_text(encoding="utf-8") == "<!-- results -->\nopen\n"
