@@ -8,9 +8,10 @@ timing       a shorter run on a link, evaluated only at its end: what a step tak
              is of use to the cost model alone
 check        a run on the link that is as long as the trajectory: what the product should have been
 
-Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with seconds and bytes
-that are the number of steps times those of the median step, over the settled steps of all timings together. They
-replace trajectories, timings and checks; all other runs stay as they are.
+Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with seconds that are the
+number of steps times the median step, over the settled steps of all timings together. Bytes are the trajectory's own
+by the meter, times what the link's frames add to them; where there is no meter they are as many times the median
+step's. They replace trajectories, timings and checks; all other runs stay as they are.
 """
 
 from __future__ import annotations
@@ -139,8 +140,16 @@ def _on(trajectory: Run, timing: Run, step: Step) -> Run:
 
 
 def _eval_on(past: Eval, step: Step) -> Eval:
-    tx, sent = (None if count is None else past.step * count for count in (step.tx, step.sent))
+    """The evaluation with the link's seconds and bytes: the meter's where there is one, as messages may shrink."""
+    sent = past.sent if past.sent is not None else _times(past.step, step.sent)
+    tx = _times(past.step, step.tx)
+    if step.tx is not None and past.sent is not None and step.sent:
+        tx = round(past.sent * step.tx / step.sent)
     return replace(past, seconds=past.step * step.seconds, tx=tx, sent=sent)
+
+
+def _times(steps: int, count: int | None) -> int | None:
+    return None if count is None else steps * count
 
 
 def _end_on(end: End, steps: int, step: Step) -> End:

@@ -3,7 +3,7 @@
 import pytest
 from evidence import DDP, STEPS, THC, full, timing, trajectory
 
-from laconic import records, report, summary
+from laconic import projection, records, report, summary
 from laconic.projection import project
 
 
@@ -100,3 +100,17 @@ def test_the_report_says_what_is_projected_and_checks_it(tmp_path):
     assert "5.0×" in page
     ordinary = report.page([run for run in records.find([tmp_path]) if run.header.link == "none"])
     assert "projected" not in ordinary[ordinary.index("<main>") : ordinary.index("<details>")]
+
+
+def test_bytes_of_messages_that_shrink_are_the_trajectorys():
+    step = records.Step(0, 0.5, None, {}, tx=220, sent=200)
+    past = records.Eval(10, 1.0, 0.9, sent=500)
+    on_link = projection._eval_on(past, step)
+    assert (on_link.seconds, on_link.sent, on_link.tx) == (5.0, 500, 550)
+
+
+def test_a_short_run_on_the_bare_machine_is_no_row(tmp_path):
+    trajectory(tmp_path, DDP)
+    timing(tmp_path, DDP, [0.5])
+    timing(tmp_path, DDP, [0.1], link="none", shaped=False)
+    assert [run.header.projected for run in _evidence(tmp_path).runs] == [True]
