@@ -4,8 +4,8 @@ quick   A few minutes on 2 cores, without a data set: what `laconic compare` doe
 paper   The evidence in docs/results.md. A synchronous technique learns the same on any link, so for each task and
         number of workers there are full trainings on the bare machine, and short runs on each link to time a step;
         the report multiplies the two, and checks the product on two full runs. Short runs on the bare machine are
-        what the cost model starts from. Rows have the settings that the
-        technique's page recommends; learning rates are plain DDP's best, SignVote's its own.
+        what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
+        settings that the technique's page recommends; learning rates are plain DDP's best, SignVote's its own.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten? Learning rates are the best of
         3e-4, 1e-3, 3e-3 (votes) and 0.03, 0.1 (average).
@@ -56,6 +56,7 @@ def _paper() -> tuple[str, ...]:
     return (
         *(_trajectory(task, workers) for task, workers in cells),
         *(_timing(task, workers, link) for task, workers in cells for link in ("none", "100mbit", "1gbit")),
+        *(_timing("fashion", 2, link) for link in ("none", "100mbit")),
         _trajectory("fashion", 4, "100mbit", seeds=1, rows=_CHECKED),
     )
 
