@@ -20,7 +20,7 @@ ROWS = "ddp fp16 powersgd:rank=2 thc sign_vote:density=0.1@lr=0.003,momentum=0 g
 FASHION = (
     "ddp@lr=0.1 fp16@lr=0.1 powersgd:rank=1@lr=0.1 powersgd:rank=2@lr=0.1 powersgd:rank=4@lr=0.1 "
     "dense:dtype=bf16@lr=0.1 thc@lr=0.1 gennorm@lr=0.1 sign_vote:density=0.1@lr=0.001,momentum=0 dad@lr=0.1 "
-    "rank_dad@lr=0.1 crossover:overlap=true@lr=0.1 crossover:codec=int8@lr=0.1"
+    "rank_dad@lr=0.1 rank_dad:dtype=bf16@lr=0.1 crossover:overlap=true@lr=0.1 crossover:codec=int8@lr=0.1"
 )
 TEXT = (
     "ddp@lr=0.002 fp16@lr=0.002 powersgd:rank=1@lr=0.002 powersgd:rank=2@lr=0.002 powersgd:rank=4@lr=0.002 "
