@@ -65,7 +65,9 @@ _VOTES = "fashion --workers 15 --batch 16 --steps 200 --eval-every 25 --link non
 _BOTH = "sign_vote:density=1@lr={0},momentum=0 sign_vote:density=0.1@lr={0},momentum=0"
 
 PRESETS = {
-    "quick": (f"digits --size wide --workers 4 --link 100mbit --techniques {ROWS}",),
+    "quick": (
+        f"digits --size wide --workers 4 --link 100mbit --steps 48 --eval-every 3 --techniques {ROWS}",
+    ),
     "paper": _paper(),
     "votes": (
         f"{_VOTES} {_BOTH.format(0.001)}",
