@@ -1,14 +1,15 @@
 """A page of results in GitHub's Markdown, with its figures, and its summary for a README: all from records.
 
 The page says what should hold and whether it does, has a table for every setting and a figure for every task and
-link, sets the papers' claims beside what was measured, and ends with how everything was made and checked.
+link, sets the papers' claims and the cost model's steps beside what was measured, and ends with how everything was
+made and checked.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from laconic import charts, results_claims, results_figures, results_method, results_rules
+from laconic import charts, cost_check, results_claims, results_figures, results_method, results_rules
 from laconic.board import Board, board, family, sooner
 from laconic.results_rules import MISSING
 from laconic.results_tables import comparison, metric, phases, specs_of, table, words_table
@@ -29,6 +30,8 @@ READING = (
     "means over seeds, with the lowest and the highest seed; and bytes are those that worker 0 sent. The last column "
     "says how many trainings and how many rounds of timing a line has."
 )
+TOLERANCE = 0.15
+"""How far off a prediction of the cost model may be."""
 START, STOP = "<!-- results -->", "<!-- /results -->"
 
 
@@ -60,6 +63,7 @@ def page(shown: Board, stem: str) -> str:
         "## What should hold\n" + _verdicts(shown),
         *(_task(shown, task, stem) for task in tasks),
         "## The papers' claims\n" + _claims(shown),
+        _model(shown.records),
         "## How it was made\n" + results_method.projection(shown),
         results_method.replicas(shown.records),
         results_method.provenance(shown.records),
@@ -70,7 +74,11 @@ def page(shown: Board, stem: str) -> str:
 
 def summary(shown: Board, link: str) -> str:
     """A short table for a README: how much sooner each technique is with the fewest workers, and where it ends."""
-    places = [rows for rows in shown.sections if rows[0].setting.link != "none"]
+    places = [
+        rows
+        for rows in shown.sections
+        if rows[0].setting.link != "none" and any(row.final is not None for row in rows)
+    ]
     fewest = min((rows[0].setting.workers for rows in places), default=0)
     chosen = [rows for rows in places if rows[0].setting.workers == fewest]
     labels = dict.fromkeys(row.label for row in sorted((row for rows in chosen for row in rows), key=family))
@@ -94,6 +102,19 @@ def replace_summary(readme: Path, text: str) -> Path:
         raise ValueError(f"{readme} has no place for the table; write {START} and {STOP} where it belongs")
     readme.write_text(f"{before}{START}\n{text}\n{STOP}{after}", encoding="utf-8")
     return readme
+
+
+def _model(runs: Sequence[Run]) -> str:
+    """The cost model beside what was measured, where it can be."""
+    cells = cost_check.check(runs)
+    if not cells:
+        return ""
+    good = sum(abs(cell.ratio - 1) <= TOLERANCE for cell in cells)
+    return (
+        "## The cost model\nSteps on links as `laconic plan`'s model predicts them, from short runs on the bare "
+        f"machine, bytes and the link's rate: {good} of {len(cells)} are within {100 * TOLERANCE:.0f} % of what was "
+        f"measured, and the worst is off by {100 * cost_check.worst(cells):.0f} %.\n\n{_folded('Cell by cell', cost_check.markdown(cells))}"
+    )
 
 
 def _brief(label: str, rows: Section) -> str:
