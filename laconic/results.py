@@ -113,7 +113,8 @@ def _model(runs: Sequence[Run]) -> str:
     return (
         "## The cost model\nSteps on links as `laconic plan`'s model predicts them, from short runs on the bare "
         f"machine, bytes and the link's rate: {good} of {len(cells)} are within {100 * TOLERANCE:.0f} % of what was "
-        f"measured, and the worst is off by {100 * cost_check.worst(cells):.0f} %.\n\n{_folded('Cell by cell', cost_check.markdown(cells))}"
+        f"measured, and the worst is off by {100 * cost_check.worst(cells):.0f} %.\n\n"
+        + _folded("Cell by cell", cost_check.markdown(cells))
     )
 
 
