@@ -1,8 +1,9 @@
 """One worker's mixings: segments of a vector to peers and from peers, all in flight at once.
 
 `depart` sends every segment; `arrive` mixes each when it has been heard, while others are still under way. `relay`
-does both, segment by segment: whatever is heard is mixed in and goes on to the next peer at once, so that a link
-always has something to carry. Nobody waits for anybody but those it sends to and hears from.
+does both, segment by segment: whatever is heard is mixed in and goes on to the next peer at once, the first to
+arrive first, so that a link always has something to carry. Nobody waits for anybody but those it sends to and hears
+from.
 
 A vector that is mixed where it lies becomes ½ (own + heard), bit for bit as in the simulator. One that has moved on
 in the meantime (overlap), or that travels as code, changes by ½ (heard - sent).
@@ -20,9 +21,10 @@ from laconic import mixing
 from laconic.modular import BLOCK, Coded, Modular
 from laconic.places import Transfer
 from laconic.technique import Reading
+from laconic.waiters import Waiters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from laconic.crossover import Crossover
     from laconic.meter import Meter
@@ -60,7 +62,16 @@ class Mixer:
         self._legs: dict[int, Leg] = {}
         self._rooms: dict[str, torch.Tensor] = {}
         self._unread: list[float] = []
+        self._early: list[int] = []
+        # On a device's stream nothing is waited for, and the order is the same on all workers.
+        waits = technique.overlap and carrier.type == "cpu"
+        self._waiters = Waiters(technique.segments) if waits else None
         self.codec: Modular | None = None
+
+    def close(self) -> None:
+        """No thread is left."""
+        if self._waiters is not None:
+            self._waiters.close()
 
     def depart(self, vector: Vector, step: int) -> None:
         """All segments of the vector are on their way."""
@@ -71,8 +82,8 @@ class Mixer:
 
     def arrive(self, vector: Vector) -> None:
         """The vector that departed, or what has become of it, is mixed with what was heard."""
-        for leg in self._legs.values():
-            self._land(vector, leg)
+        for number in self._heard():
+            self._land(vector, self._legs[number])
         self._legs = {}
         self._arrived()
         if self._technique.codec is not None and self.codec is None:
@@ -85,9 +96,9 @@ class Mixer:
             self.arrive(vector)
             self.depart(vector, step)
             return
-        for number, leg in list(self._legs.items()):
-            self._land(vector, leg)
-            self._legs[number] = self._loaded(vector, leg.span)
+        for number in self._heard():
+            self._land(vector, self._legs[number])
+            self._legs[number] = self._loaded(vector, self._legs[number].span)
             self._post([number], step)
         self._arrived()
         self._departed()
@@ -118,12 +129,31 @@ class Mixer:
         each = len(works) == 2 * len(numbers)  # gloo has a work for each of them, NCCL one for all
         for place, number in enumerate(numbers):
             self._legs[number].works = [works[place], works[place + len(numbers)]] if each else works
+            if self._waiters is not None:
+                self._waiters.post(number, self._legs[number].works)
+
+    def _heard(self) -> Iterator[int]:
+        """The numbers of all segments under way, each as soon as it has been heard and sent, or else in order."""
+        pending, early, self._early = dict.fromkeys(self._legs), self._early, []
+        while pending:
+            with self._meter.phase("waiting"):
+                number = early.pop() if early else self._ended(next(iter(pending)))
+            if number in pending:
+                del pending[number]
+                yield number
+            else:
+                self._early.append(number)  # it was passed on a moment ago, and has already come back
+
+    def _ended(self, upcoming: int) -> int:
+        """The number of a segment that has been heard and sent."""
+        if self._waiters is not None:
+            return self._waiters.next()
+        for work in self._legs[upcoming].works:
+            work.wait()
+        return upcoming
 
     def _land(self, vector: Vector, leg: Leg) -> None:
         """The segment is mixed."""
-        with self._meter.phase("waiting"):
-            for work in leg.works:
-                work.wait()
         with self._meter.phase("decode"):
             heard = leg.heard.to(vector.device)
             if leg.coded:

@@ -72,7 +72,9 @@ class GossipAttachment(Attachment):
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         self._sent_buffers = ddp.broadcast_buffers
         ddp.broadcast_buffers = False  # worker 0's would reach everybody before each forward
-        self._close = weakref.finalize(self, functools.partial(_destroy, [group, self._group], self._reducer))
+        self._close = weakref.finalize(
+            self, functools.partial(_destroy, self._mixer, [group, self._group], self._reducer)
+        )
         if not self._gossips:
             warnings.warn(_alone(self._workers), stacklevel=4)  # at the line that attaches
 
@@ -250,7 +252,8 @@ class GossipAttachment(Attachment):
                         yield value
 
 
-def _destroy(groups: list[dist.ProcessGroup | None], reducer: Attachment | None) -> None:
+def _destroy(mixer: Mixer, groups: list[dist.ProcessGroup | None], reducer: Attachment | None) -> None:
+    mixer.close()
     if reducer is not None:
         reducer.detach()
     for group in groups:
