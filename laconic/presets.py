@@ -3,7 +3,7 @@
 quick   A few minutes on 2 cores, without a data set: what `laconic compare` does when it is told nothing.
 paper   The evidence in docs/results.md. A synchronous technique learns the same on any link, so for each task and
         number of workers there are full trainings on the bare machine, and short runs on each link to time a step;
-        the report multiplies the two, and checks the product on two full runs. Short runs on the bare machine are
+        the report multiplies the two, and checks the product on full runs. Short runs on the bare machine are
         what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
         settings that the technique's page recommends; learning rates are plain DDP's best, SignVote's its own.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
@@ -31,7 +31,7 @@ TEXT = (
 )
 _TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
 _TIMED_STEPS = 25
-_CHECKED = "rank_dad@lr=0.1 gennorm@lr=0.1"
+_CHECKED = "rank_dad@lr=0.1 powersgd:rank=4@lr=0.1 gennorm@lr=0.1"
 
 
 def _trajectory(task: str, workers: int, link: str = "none", seeds: int = 3, rows: str | None = None) -> str:

@@ -31,8 +31,10 @@ def projection(board: Board) -> str:
     lengths = _joined(sorted({run.header.steps for run in board.evidence.timings}))
     text = (
         "A synchronous technique learns the same on any link. So each was trained in full on the bare machine, its "
-        f"step was timed on each link in rounds of {lengths} steps, and the seconds and bytes above are the number "
-        "of steps times those of the median step, over all rounds and without the first three steps of each. "
+        f"step was timed on each link in rounds of {lengths} steps, and the seconds above are the number of steps "
+        "times the median step, over all rounds and without the first three steps of each. Bytes are the training's "
+        "own, with the link's frames. Messages of GenNorm and SignVote get shorter as training goes on, so their "
+        "first steps make the product somewhat too long. "
     )
     return text + _checked(board.evidence.checks)
 

@@ -114,7 +114,7 @@ def test_every_line_of_a_preset_is_a_comparison(name):
             assert name == "quick" or specs.training(spec)["lr"] > 0
 
 
-def test_paper_has_every_cell_once_and_two_full_runs_to_check():
+def test_paper_has_every_cell_once_and_full_runs_to_check():
     lines = {
         name: cli_compare._parsed(words.split())
         for name, words in cli_compare.named(PRESETS["paper"]).items()
