@@ -66,7 +66,7 @@ _BOTH = "sign_vote:density=1@lr={0},momentum=0 sign_vote:density=0.1@lr={0},mome
 
 PRESETS = {
     "quick": (
-        f"digits --size wide --workers 4 --link 100mbit --steps 48 --eval-every 3 --techniques {ROWS}",
+        f"digits --size wide --workers 4 --link 100mbit --steps 56 --eval-every 4 --techniques {ROWS}",
     ),
     "paper": _paper(),
     "votes": (

@@ -65,7 +65,12 @@ def project(runs: Sequence[Run]) -> Evidence:
     parts = [part for group in groups for part in _projected(group)]
     projected = {setting_of(run) for part in parts for run in part.runs if run.header.projected}
     return Evidence(
-        tuple(_without_evals(run, projected) for part in parts for run in part.runs),
+        tuple(
+            _without_evals(run, projected)
+            for part in parts
+            for run in part.runs
+            if not (projected and run.header.link == "none" and shows_only_time(run))
+        ),
         tuple(run for part in parts for run in part.timings),
         tuple(check for part in parts for check in part.checks),
     )

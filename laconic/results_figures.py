@@ -26,8 +26,10 @@ BELOW, ABOVE = 0.08, 1.3
 
 def metric_by_time(sections: Sequence[Sequence[Row]], styles: Styles) -> Spec:
     """The settings of one task and link side by side; seconds are on a logarithmic scale."""
+    drawn = dict.fromkeys(row.label for rows in sections for row in rows if row.final)
+    used = {label: style for label, style in styles.items() if label in drawn}
     return {
-        "hconcat": [_panel(rows, styles) for rows in sections],
+        "hconcat": [_panel(rows, used) for rows in sections],
         "resolve": {"scale": {"color": "shared", "strokeDash": "shared", "y": "shared"}},
         "config": {**charts.CONFIG, "legend": {**charts.CONFIG["legend"], **LEGEND}},
     }
@@ -43,6 +45,7 @@ def _panel(rows: Sequence[Row], styles: Styles) -> Spec:
         "scale": {"type": "log", "nice": False, "padding": 8},
         "axis": {"values": charts.ticks(seconds), "format": ",.4~r"},
     }
+    color = {**spec["encoding"]["color"], "scale": _scale(styles, "color")}
     return {
         **drawing,
         "title": {
@@ -52,9 +55,27 @@ def _panel(rows: Sequence[Row], styles: Styles) -> Spec:
             "offset": 14,
         },
         "width": 420,
-        "encoding": {**spec["encoding"], "x": x},
-        "layer": [_zoomed(_still(layer), rows[0]) for layer in spec["layer"] if "params" not in layer],
+        "encoding": {**spec["encoding"], "x": x, "color": color},
+        "layer": [
+            _zoomed(_dashed(_still(layer), styles), rows[0])
+            for layer in spec["layer"]
+            if "params" not in layer
+        ],
     }
+
+
+def _scale(styles: Styles, part: str) -> Spec:
+    """Every label's color or dash: all panels have the same, as they share a legend."""
+    return {"domain": list(styles), "range": [getattr(style, part) for style in styles.values()]}
+
+
+def _dashed(layer: dict[str, Any], styles: Styles) -> dict[str, Any]:
+    """The layer with all labels' dashes, where it has any."""
+    encoding = layer.get("encoding", {})
+    if "strokeDash" not in encoding:
+        return layer
+    dash = {**encoding["strokeDash"], "scale": _scale(styles, "dash")}
+    return {**layer, "encoding": {**encoding, "strokeDash": dash}}
 
 
 def _title(row: Row) -> str:

@@ -113,4 +113,5 @@ def test_a_short_run_on_the_bare_machine_is_no_row(tmp_path):
     trajectory(tmp_path, DDP)
     timing(tmp_path, DDP, [0.5])
     timing(tmp_path, DDP, [0.1], link="none", shaped=False)
+    timing(tmp_path, THC, [0.1], link="none", shaped=False)
     assert [run.header.projected for run in _evidence(tmp_path).runs] == [True]

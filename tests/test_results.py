@@ -171,3 +171,15 @@ def test_a_readme_without_markers_is_left_alone(paper, tmp_path, capsys):
     assert cli.main(words) == 2
     assert "README.md has no place for the table; write <!-- results --> and" in capsys.readouterr().err
     assert readme.read_text(encoding="utf-8") == "<!-- results -->\nopen\n"
+
+
+def test_panels_share_colors_for_all_labels_that_any_of_them_draws(tmp_path):
+    trajectory(tmp_path, DDP)
+    trajectory(tmp_path, DDP, workers=8)
+    trajectory(tmp_path, THC, workers=8)
+    shown = board(records.find([tmp_path]))
+    (figure,) = results._figures(shown, "results").values()
+    scales = [panel["encoding"]["color"]["scale"] for panel in figure["hconcat"]]
+    assert scales[0] == scales[1]
+    assert scales[0]["domain"] == ["plain DDP", "THC"]
+    assert len(set(scales[0]["range"])) == 2
