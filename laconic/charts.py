@@ -79,6 +79,21 @@ def styles(rows: Iterable[Row]) -> Styles:
     return _numbered(plain, GREYS) | _numbered(others, COLORS)
 
 
+def headline(title: str, subtitle: str, offset: int = 20) -> Spec:
+    """The title of a figure that stands by itself."""
+    return {
+        "text": title,
+        "subtitle": subtitle,
+        "anchor": "start",
+        "fontSize": 15,
+        "subtitleFontSize": 12,
+        "subtitlePadding": 6,
+        "color": "currentColor",
+        "subtitleColor": "currentColor",
+        "offset": offset,
+    }
+
+
 def metric_by_seconds(rows: Sequence[Row], styles: Styles) -> Spec:
     """The metric against training seconds, with the target."""
     values = [point | {"x": point["seconds"]} for point in _evaluations(rows)]

@@ -19,7 +19,7 @@ from laconic.cost import Computing, Exchange, Link, step_seconds
 from laconic.lab import parse_rate
 from laconic.pipeline import departures, pieces, used
 from laconic.specs import Attached
-from laconic.summary import WARM_UP
+from laconic.summary import WARM_UP, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,9 +63,7 @@ def check(runs: Sequence[Run]) -> list[Cell]:
     """A cell for every technique on every shaped link that also ran on the bare machine."""
     bare = [run for run in runs if run.header.link == BARE and run.steps]
     shaped = [run for run in runs if run.header.shaped and _rate(run) is not None and run.steps]
-    groups: dict[object, list[Run]] = {}
-    for run in shaped:
-        groups.setdefault((*same_technique(run.header), run.header.link), []).append(run)
+    groups = grouped(shaped, lambda run: (*same_technique(run.header), run.header.link))
     cells = (_cell(group, bare) for group in groups.values())
     return [cell for cell in cells if cell is not None]
 
@@ -96,10 +94,7 @@ def same_technique(header: Header) -> tuple[object, ...]:
 
 def known(runs: Sequence[Run], last: int | None = None) -> list[Known]:
     """What runs say about each technique and number of workers, in their first steps or in all."""
-    groups: dict[object, list[Run]] = {}
-    for run in runs:
-        if run.steps:
-            groups.setdefault(same_technique(run.header), []).append(run)
+    groups = grouped([run for run in runs if run.steps], lambda run: same_technique(run.header))
     return [_known(group, runs, last) for group in groups.values()]
 
 

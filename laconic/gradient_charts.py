@@ -40,17 +40,7 @@ def title(settings: Settings, what: str) -> Spec:
     size = f", {settings.size}" if settings.size != "default" else ""
     momentum = f", momentum {settings.momentum:g}" if settings.optimizer == "sgd" else ""
     how = f"{settings.optimizer}, lr {settings.lr:g}{momentum}, batch {settings.batch}, seed {settings.seed}"
-    return {
-        "text": f"{what} of {settings.task}{size}",
-        "subtitle": f"{settings.steps} steps of {how}",
-        "anchor": "start",
-        "fontSize": 15,
-        "subtitleFontSize": 12,
-        "subtitlePadding": 6,
-        "color": "currentColor",
-        "subtitleColor": "currentColor",
-        "offset": 20,
-    }
+    return charts.headline(f"{what} of {settings.task}{size}", f"{settings.steps} steps of {how}")
 
 
 def _spread(layers: Sequence[Layer]) -> list[Layer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from laconic.charts import COLORS, CONFIG, DASHES, GREYS, TITLE_ON_TOP, Spec, Style
+from laconic.charts import COLORS, CONFIG, DASHES, GREYS, TITLE_ON_TOP, Spec, Style, headline
 from laconic.plan import RATES
 from laconic.quantities import bits_per_second, duration
 
@@ -110,15 +110,4 @@ def _panel(layers: list[Spec]) -> Spec:
 
 
 def _figure(title: str, subtitle: str, panels: list[Spec]) -> Spec:
-    words = {
-        "text": title,
-        "subtitle": subtitle,
-        "anchor": "start",
-        "fontSize": 15,
-        "subtitleFontSize": 12,
-        "subtitlePadding": 6,
-        "color": "currentColor",
-        "subtitleColor": "currentColor",
-        "offset": 30,
-    }
-    return {"config": CONFIG, "title": words, "spacing": 50, "vconcat": panels}
+    return {"config": CONFIG, "title": headline(title, subtitle, 30), "spacing": 50, "vconcat": panels}

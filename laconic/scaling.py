@@ -15,6 +15,7 @@ from laconic import cost_check, specs
 from laconic.cost import Link, step_seconds
 from laconic.lab import parse_rate
 from laconic.plan import ask
+from laconic.summary import grouped
 from laconic.tariffs import Model, tariff
 
 if TYPE_CHECKING:
@@ -67,19 +68,14 @@ def measured(runs: Sequence[Run]) -> list[Point]:
 def extended(runs: Sequence[Run], link: str, model: Model, device: torch.device) -> list[Point]:
     """By the model, from runs on the bare machine: as far as they go, and beyond."""
     rate = Link(parse_rate(link))
-    groups: dict[str, list[Known]] = {}
-    for known in cost_check.known(runs):
-        groups.setdefault(known.header.label, []).append(known)
+    groups = grouped(cost_check.known(runs), lambda known: known.header.label)
     return [point for group in groups.values() for point in _extended(group, rate, model, device)]
 
 
 def settings(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
     """The runs on shaped links, by task and link."""
-    groups: dict[tuple[str, str], list[Run]] = {}
-    for run in runs:
-        if run.header.shaped and run.steps and "," not in run.header.link:
-            groups.setdefault((run.header.task, run.header.link), []).append(run)
-    return groups
+    alike = [run for run in runs if run.header.shaped and run.steps and "," not in run.header.link]
+    return grouped(alike, lambda run: (run.header.task, run.header.link))
 
 
 def _extended(group: Sequence[Known], link: Link, model: Model, device: torch.device) -> Iterator[Point]:

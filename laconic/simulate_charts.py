@@ -79,17 +79,10 @@ def figure(
     seeds_words = f"mean of {seeds} seeds" if seeds > 1 else f"seed {cell.seed}"
     return {
         "config": charts.CONFIG,
-        "title": {
-            "text": f"{title}: {task.name}{size}",
-            "subtitle": f"Every method at its best learning rate, momentum {cell.momentum:g}, {seeds_words}",
-            "anchor": "start",
-            "fontSize": 15,
-            "subtitleFontSize": 12,
-            "subtitlePadding": 6,
-            "color": "currentColor",
-            "subtitleColor": "currentColor",
-            "offset": 20,
-        },
+        "title": charts.headline(
+            f"{title}: {task.name}{size}",
+            f"Every method at its best learning rate, momentum {cell.momentum:g}, {seeds_words}",
+        ),
         "spacing": 44,
         "vconcat": [_panel(words, values, rows, x, y) for words, values in panels],
     }
