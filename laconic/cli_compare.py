@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from laconic.cli_options import check_positive, describe_run, directory_at, fresh, settings_of
-from laconic.cli_runs import report_on, run_plan
+from laconic.cli_runs import report_on, run_lines, run_plan
 from laconic.presets import DEFAULT, PRESETS, ROWS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def compare(options: argparse.Namespace) -> None:
     else:
         plan = _plan(options)
         directory = directory_at(options.out or fresh(options.task))
-        print(report_on(run_plan(plan, directory, set()), directory))
+        print(report_on(run_plan(plan, directory), directory))
 
 
 def _compare_preset(preset: str, options: argparse.Namespace) -> None:
@@ -54,7 +54,7 @@ def _compare_preset(preset: str, options: argparse.Namespace) -> None:
     lines = [_line(name, [*words.split(), *given]) for name, words in chosen.items()]
     directory = directory_at(options.out or fresh(preset))
     if len(PRESETS[preset]) == 1:
-        recorded = run_plan(lines[0].plan, directory, set())
+        recorded = run_plan(lines[0].plan, directory)
         print(report_on(recorded, directory))
     else:
         print(_compare_lines(lines, directory))
@@ -66,9 +66,9 @@ def _compare_lines(lines: Sequence[Line], directory: Path) -> Path:
 
     said: set[str] = set()
     for number, together in enumerate(rounds(lines), 1):
-        for line in together:
-            part = f", seed {line.plan.seeds[0]} ({line.name}, round {number})"
-            run_plan(line.plan, directory_at(directory / line.name), said, part)
+        for alike in together:
+            part = f", seed {alike[0].plan.seeds[0]} (round {number})"
+            run_lines([(line.plan, directory_at(directory / line.name)) for line in alike], said, part)
         report = report_on([directory], directory)
     return report
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def train(options: argparse.Namespace) -> None:
 
     plan = Plan(settings_of(options), (options.technique,), (options.seed,))
     directory = directory_at(options.out or fresh(options.task))
-    print(report_on(run_plan(plan, directory, set()), directory))
+    print(report_on(run_plan(plan, directory), directory))
 
 
 def describe_report(parser: argparse.ArgumentParser) -> None:
@@ -72,19 +73,31 @@ def results(options: argparse.Namespace) -> None:
         print(results.replace_summary(options.readme, results.summary(board(runs), link)))
 
 
-def run_plan(plan: Plan, directory: Path, said: set[str], part: str = "") -> list[Path]:
-    """The records of all runs, in `directory`; a sentence that was `said` before is not said again."""
-    from laconic.compare import compare
+def run_plan(plan: Plan, directory: Path) -> list[Path]:
+    """The records of all runs, in `directory`."""
+    return run_lines([(plan, directory)], set())
+
+
+def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = "") -> list[Path]:
+    """The records of all runs, each in its plan's directory; plans, which differ in links only, take turns.
+
+    A sentence that was `said` before is not said again.
+    """
+    from laconic.compare import by_turns, compare
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
 
-    base = plan.base
-    with Lab(parse_links(base.link, base.workers)) as lab:
-        _say([lab.note or "", *plan.warnings], said)
-        runs = plan.runs(directory, lab)
-        title = f"{base.task}, {base.workers} workers, {base.link}" + ("" if lab.shaped else ", not shaped")
-        with LiveTable(runs, title + part) as table:
-            return compare(runs, lab, table)
+    with ExitStack() as stack:
+        runs, titles = [], []
+        for plan, directory in lines:
+            lab = stack.enter_context(Lab(parse_links(plan.base.link, plan.base.workers)))
+            _say([lab.note or "", *plan.warnings], said)
+            runs.append([(settings, lab) for settings in plan.runs(directory, lab)])
+            titles.append(plan.base.link + ("" if lab.shaped else ", not shaped"))
+        base, turns = lines[0][0].base, by_turns(runs)
+        title = f"{base.task}, {base.workers} workers, {'; '.join(titles)}{part}"
+        table = stack.enter_context(LiveTable([settings for settings, _ in turns], title))
+        return compare(turns, table)
 
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:

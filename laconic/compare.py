@@ -1,9 +1,9 @@
 """The main job: the same task trained with several techniques over the same links, recorded side by side.
 
-Runs go one after another in one lab, so that each has the machine to itself; all techniques of a seed come
-before the next seed, and where there are several plans, the first seed of all of them before the second of any, so
-that the machine's moods fall on all alike. A run whose record is complete is not run again, wherever its directory
-lies now.
+Runs go one after another, so that each has the machine to itself; all techniques of a seed come before the next seed.
+Where there are several plans, the first seed of all of them comes before the second of any, and plans that differ in
+nothing but the link take turns: a technique on each link, then the next one. So the machine's moods fall on all
+alike. A run whose record is complete is not run again, wherever its directory lies now.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from laconic import specs
 from laconic.launch import Job
+from laconic.summary import grouped
 from laconic.train import Settings, check_training
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from laconic.lab import Lab
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,22 @@ class Line:
     plan: Plan
 
 
-def rounds(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines with one seed each: those with their first seed, those with their second, and so on."""
+def rounds(lines: Sequence[Line]) -> list[list[list[Line]]]:
+    """The lines with one seed each: those with their first seed, those with their second, and so on.
+
+    Within a round, lines that differ in nothing but the link are together.
+    """
     most = max(len(line.plan.seeds) for line in lines)
-    return [[_with_seed(line, n) for line in lines if n < len(line.plan.seeds)] for n in range(most)]
+    by_seed = ([_with_seed(line, n) for line in lines if n < len(line.plan.seeds)] for n in range(most))
+    return [list(grouped(together, _but_for_link).values()) for together in by_seed]
 
 
 def _with_seed(line: Line, number: int) -> Line:
     return Line(line.name, dataclasses.replace(line.plan, seeds=line.plan.seeds[number : number + 1]))
+
+
+def _but_for_link(line: Line) -> Plan:
+    return dataclasses.replace(line.plan, base=dataclasses.replace(line.plan.base, link="none"))
 
 
 class Watcher(Protocol):
@@ -99,14 +111,19 @@ class Watcher(Protocol):
         """The run has ended well."""
 
 
-def compare(runs: Sequence[Settings], lab: Lab, watcher: Watcher) -> list[Path]:
+def by_turns(runs: Sequence[Sequence[Item]]) -> list[Item]:
+    """The first of each, then the second of each, and so on; there are as many of each."""
+    return list(chain.from_iterable(zip(*runs, strict=True)))
+
+
+def compare(runs: Sequence[tuple[Settings, Lab]], watcher: Watcher) -> list[Path]:
     """The records of all runs, complete."""
-    for settings in runs:
+    for settings, lab in runs:
         watcher.start(settings)
         if not is_complete(settings):
             execute(settings, lab, watcher)
         watcher.finish()
-    return [Path(settings.record) for settings in runs]
+    return [Path(settings.record) for settings, _ in runs]
 
 
 def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:

@@ -2,8 +2,9 @@
 
 A cell is a task, a number of workers, a technique and a shaped link. Its prediction takes nothing from runs on that
 link: bytes and the worker's own work are those of the same steps of runs of the same technique on the bare machine,
-and computing is the median over all runs there with so many workers. Workers share the machine's cores, and the times
-that were measured include it, so that `cores` is 1.
+and computing is the median over all runs there with so many workers. Where some runs on both have the same length,
+these alone count: they were made to be compared, side by side. Workers share the machine's cores, and the times that
+were measured include it, so that `cores` is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from laconic.cost import Computing, Exchange, Link, step_seconds
 from laconic.lab import parse_rate
 from laconic.pipeline import departures, pieces, used
 from laconic.specs import Attached
-from laconic.summary import WARM_UP, grouped
+from laconic.summary import grouped, settled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -99,10 +100,16 @@ def known(runs: Sequence[Run], last: int | None = None) -> list[Known]:
 
 
 def _cell(group: Sequence[Run], bare: Sequence[Run]) -> Cell | None:
-    header, last = group[0].header, min(len(run.steps) for run in group)
+    header = group[0].header
     alone = [run for run in bare if same_technique(run.header) == same_technique(header)]
     if not alone:
         return None
+    lengths = {run.header.steps for run in group} & {run.header.steps for run in alone}
+    if lengths:
+        group, alone, bare = (
+            [run for run in runs if run.header.steps == min(lengths)] for runs in (group, alone, bare)
+        )
+    last = min(len(run.steps) for run in group)
     there = _known(alone, bare, last)
     predicted = step_seconds(there.computing, there.exchange, Link(parse_rate(header.link)))
     measured = _median(group, last, lambda step: step.seconds)
@@ -135,12 +142,9 @@ def _pieces(run: Run, contestant: Contestant) -> int:
 
 def _median(runs: Sequence[Run], last: int | None, value: Callable[[Step], float | None]) -> float:
     """Over runs, of the median over the settled ones of their first steps."""
-    medians = []
-    for run in runs:
-        first = run.steps[:last]
-        known = [value(step) for step in first[WARM_UP:] or first]
-        medians.append(statistics.median(number or 0.0 for number in known))
-    return statistics.median(medians)
+    return statistics.median(
+        statistics.median(value(step) or 0.0 for step in settled(run, last)) for run in runs
+    )
 
 
 def _rate(run: Run) -> int | None:

@@ -32,7 +32,7 @@ N, h_in and h_out are all 256 or more an eigendecomposition takes long, and this
     X_0 = orth(Gᵀ Ω), X_1 = orth(GᵀG X_0)        Ω has r + 8 random columns
     V = orth(X_0, X_1), G ≈ (G V) Vᵀ             both blocks together have less error than the last
 
-A start from the last step's factors has more error than this one: error feedback takes just their directions out of G.
+A start from the last step's factors has more error: error feedback takes just their directions out of G.
 
 `method="power"` is the paper's structured power iteration, one vector after another:
 

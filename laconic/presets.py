@@ -30,7 +30,7 @@ TEXT = (
     "crossover:codec=int8@lr=0.002"
 )
 _TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
-_TIMED_STEPS = 25
+_TIMED_STEPS = 40
 _CHECKED = "rank_dad@lr=0.1 powersgd:rank=4@lr=0.1 gennorm@lr=0.1"
 
 

@@ -43,8 +43,8 @@ class Tail:
 class RunView:
     """How far one run is."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, link: str = "") -> None:
+        self.settings, self.link = settings, link
         self.state = "queued"
         self.steps: list[float] = []
         self.bytes = 0
@@ -64,8 +64,8 @@ class RunView:
 
     @property
     def label(self) -> str:
-        """The technique, and the seed where it is not the first."""
-        label = specs.parse(self.settings.spec).label
+        """The technique, the link if it is not the table's, and the seed where it is not the first."""
+        label = ", ".join(filter(None, [specs.parse(self.settings.spec).label, self.link]))
         return f"{label} (seed {self.settings.seed})" if self.settings.seed else label
 
     @property
@@ -87,7 +87,8 @@ class LiveTable:
     """A watcher that keeps a table on the terminal, or says nothing where there is none."""
 
     def __init__(self, runs: Sequence[Settings], title: str) -> None:
-        self._views = [RunView(settings) for settings in runs]
+        several = len({settings.link for settings in runs}) > 1
+        self._views = [RunView(settings, settings.link if several else "") for settings in runs]
         self._title = title
         self._began = time.monotonic()
         self._current: RunView | None = None

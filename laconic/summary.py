@@ -18,7 +18,9 @@ from laconic.records import Eval, Header, Run, Setting, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-WARM_UP = 3  # the first steps pay for connections, allocations and DDP's bucket rebuild
+WARM_UP = 20
+"""Steps that pay for connections, allocations and DDP's bucket rebuild, or have gradients like no later ones: in
+`fashion` GenNorm sends twice as much in each of the first 18 as ever after. A short run counts its second half."""
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -83,9 +85,10 @@ def curve(runs: Sequence[Run]) -> list[Point]:
     return [_point(step, [evals[step] for evals in by_step]) for step in shared]
 
 
-def settled(run: Run) -> tuple[Step, ...]:
-    """The steps after the warm-up, or all of them when there are no others."""
-    return run.steps[WARM_UP:] or run.steps
+def settled(run: Run, last: int | None = None) -> tuple[Step, ...]:
+    """Of the run's steps, or of the first ones up to the `last`, those after the warm-up."""
+    steps = run.steps[:last]
+    return steps[min(WARM_UP, len(steps) // 2) :]
 
 
 def outgoing(record: Step | Eval) -> int | None:

@@ -27,11 +27,11 @@ def timing(
     folder: Path, technique: Line, seconds: list[float], sent: int = 1000, seed: int = 0, **changes: object
 ) -> Path:
     """A short run on a link, whose settled steps take these seconds."""
-    count = 3 + len(seconds)
+    early, count = len(seconds), 2 * len(seconds)
     lines = [header(**technique | {"seed": seed, "steps": count, "eval_every": count} | changes)]
-    lines += [step(1 + n, 9.0, tx=10 * sent) for n in range(3)]
+    lines += [step(1 + n, 9.0, tx=10 * sent) for n in range(early)]
     phases = {"compute": 0.1, "waiting": 0.4}
-    lines += [step(4 + n, each, tx=sent, phases=phases) for n, each in enumerate(seconds)]
+    lines += [step(1 + early + n, each, tx=sent, phases=phases) for n, each in enumerate(seconds)]
     lines += [evaluation(count, 0.1, sum(seconds)), END]
     return write(_path(folder, "timing", technique, seed, changes), lines)
 

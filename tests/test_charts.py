@@ -125,7 +125,8 @@ def test_bytes_of_zero_stay_off_the_logarithmic_axis(tmp_path: Path) -> None:
 
 
 def test_a_step_is_compute_and_waiting_where_they_were_recorded(tmp_path: Path) -> None:
-    phases = [{"compute": 1.0, "waiting": 2.0, "up": 9.0}, {"compute": 3.0, "waiting": 4.0, "up": 7.0}]
+    first = {"compute": 9.0, "waiting": 9.0}
+    phases = [first, {"compute": 1.0, "waiting": 2.0, "up": 9.0}, {"compute": 3.0, "waiting": 4.0, "up": 7.0}]
     split = labeled(tmp_path / "a.jsonl", "THC", *(step(n, phases=p) for n, p in enumerate(phases, 1)))
     whole = labeled(tmp_path / "b.jsonl", "peer", step(1, 5.0))
     rows = summary.summarize([split, whole])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from laconic import DAD, RankDAD
-from laconic.compare import Line, Plan, compare, is_complete, rounds
+from laconic.compare import Line, Plan, by_turns, compare, is_complete, rounds
 from laconic.train import Settings
 
 BASE = Settings(
@@ -46,7 +46,7 @@ def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
     for settings in runs:
         _finished(settings)
     watcher = _Watcher()
-    records = compare(runs, _Lab(), watcher)
+    records = compare([(settings, _Lab()) for settings in runs], watcher)
     assert watcher.started == [("ddp", 0), ("dense:dtype=bf16", 0), ("ddp", 1), ("dense:dtype=bf16", 1)]
     assert len(set(records)) == 4
 
@@ -64,7 +64,7 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
 def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():
     long, short = Plan(BASE, ("ddp", "dense"), (0, 1, 2)), Plan(BASE, ("ddp",), (0, 1))
     order = [
-        [(line.name, line.plan.specs, line.plan.seeds) for line in together]
+        [(line.name, line.plan.specs, line.plan.seeds) for alike in together for line in alike]
         for together in rounds([Line("long", long), Line("short", short)])
     ]
     assert order == [
@@ -72,6 +72,21 @@ def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():
         [("long", ("ddp", "dense"), (1,)), ("short", ("ddp",), (1,))],
         [("long", ("ddp", "dense"), (2,))],
     ]
+
+
+def test_lines_that_differ_in_nothing_but_the_link_are_together():
+    lines = [
+        Line(f"{workers}-{link}", Plan(dataclasses.replace(BASE, workers=workers, link=link), ("ddp",), (0,)))
+        for link in ("none", "100mbit")
+        for workers in (2, 4)
+    ]
+    (together,) = rounds(lines)
+    names = [[line.name for line in alike] for alike in together]
+    assert names == [["2-none", "2-100mbit"], ["4-none", "4-100mbit"]]
+
+
+def test_plans_take_turns():
+    assert by_turns([["a", "b"], ["c", "d"], ["e", "f"]]) == ["a", "c", "e", "b", "d", "f"]
 
 
 def test_a_run_stays_complete_when_its_directory_moves(tmp_path):
@@ -118,8 +133,6 @@ def test_tuples_of_different_words_have_different_records(tmp_path):
     assert len({settings.record for settings in runs}) == 2
 
 
-def test_a_bad_technique_is_refused_before_anything_runs(tmp_path):
-    watcher = _Watcher()
+def test_a_bad_technique_is_refused_before_anything_runs():
     with pytest.raises(ValueError, match="unknown technique 'dence'"):
-        compare(Plan(BASE, ("ddp", "dence"), (0,)).runs(tmp_path, _Lab()), _Lab(), watcher)
-    assert watcher.started == []
+        Plan(BASE, ("ddp", "dence"), (0,))

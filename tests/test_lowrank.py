@@ -351,6 +351,4 @@ def test_a_gradient_that_is_there_has_the_factors_of_its_rows(shape):
     expected, found = lowrank.factor(deltas, inputs, 4), lowrank.factor_matrix(exact, 4)
     assert (found.P.shape, found.Q.shape) == (expected.P.shape, expected.Q.shape)
     error, least = ((exact - each.product()).norm() for each in (found, expected))
-    assert (
-        error <= 1.02 * least + 1e-4 * exact.norm()
-    )  # the block method, for the large one, is nearly exact
+    assert error <= 1.02 * least + 1e-4 * exact.norm()  # the block method, for the large one, is nearly exact

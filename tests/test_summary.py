@@ -41,9 +41,9 @@ def test_the_warm_up_does_not_count(tmp_path: Path) -> None:
     assert row.bytes_per_step == summary.Spread(5.0, 5.0, 5.0)
 
 
-def test_a_run_shorter_than_the_warm_up_counts_whole(tmp_path: Path) -> None:
+def test_of_a_short_run_the_second_half_counts(tmp_path: Path) -> None:
     (row,) = summary.summarize([run(tmp_path / "a.jsonl", step(1, 4.0), step(2, 2.0))])
-    assert row.step_seconds == summary.Spread(3.0, 3.0, 3.0)
+    assert row.step_seconds == summary.Spread(2.0, 2.0, 2.0)
 
 
 def test_the_target_is_half_a_point_below_plain_ddp(tmp_path: Path) -> None:
