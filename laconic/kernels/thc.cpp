@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "thc_block.h"
+#include "words.h"
 #ifdef __AVX512BW__
 #include "thc_avx512.h"
 #endif
@@ -33,25 +34,73 @@ float squared_length(const float* values, const float* more, size_t count) {
 }
 
 #ifdef __AVX2__
-// The sums of 4-bit codes' integers, which fit into bytes; returns how many coordinates are done, a multiple of 64.
-size_t sum_nibbles(const uint8_t* messages, size_t workers, size_t bytes, const int64_t* table, uint8_t* reply) {
-  alignas(16) uint8_t levels[16];
-  for (int code = 0; code < 16; ++code) levels[code] = uint8_t(table[code]);
-  const __m256i lookup = _mm256_broadcastsi128_si256(*reinterpret_cast<const __m128i*>(levels));
-  const __m256i nibble = _mm256_set1_epi8(15);
-  const size_t whole = bytes / 32 * 32;
-  for (size_t at = 0; at < whole; at += 32) {
-    __m256i even = _mm256_setzero_si256(), odd = even;
-    for (size_t worker = 0; worker < workers; ++worker) {
-      const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(messages + worker * bytes + at));
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
-      even = _mm256_add_epi8(even, _mm256_shuffle_epi8(lookup, _mm256_and_si256(codes, nibble)));
-      odd = _mm256_add_epi8(odd, _mm256_shuffle_epi8(lookup, high));
-    }
-    const __m256i low = _mm256_unpacklo_epi8(even, odd), high = _mm256_unpackhi_epi8(even, odd);
+constexpr size_t kNibbleBytes = 32;  // of codes that are summed at a time
+
+// Sums of 4-bit codes' integers, while they fit into bytes: of the lower nibbles and of the higher.
+class Nibbles {
+ public:
+  explicit Nibbles(const int64_t* table) {
+    alignas(16) uint8_t levels[16];
+    for (int code = 0; code < 16; ++code) levels[code] = uint8_t(table[code]);
+    lookup_ = _mm256_broadcastsi128_si256(*reinterpret_cast<const __m128i*>(levels));
+  }
+
+  void add(const uint8_t* from) {
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble);
+    even_ = _mm256_add_epi8(even_, _mm256_shuffle_epi8(lookup_, _mm256_and_si256(codes, nibble)));
+    odd_ = _mm256_add_epi8(odd_, _mm256_shuffle_epi8(lookup_, high));
+  }
+
+  // The sums of the first 32 coordinates or of the others, in order.
+  __m256i half(bool second) const {
+    const __m256i low = _mm256_unpacklo_epi8(even_, odd_), high = _mm256_unpackhi_epi8(even_, odd_);
+    return second ? _mm256_permute2x128_si256(low, high, 0x31) : _mm256_permute2x128_si256(low, high, 0x20);
+  }
+
+  void clear() { even_ = odd_ = _mm256_setzero_si256(); }
+
+ private:
+  __m256i lookup_, even_ = _mm256_setzero_si256(), odd_ = even_;
+};
+
+// Sums that fit into bytes; returns how many coordinates are done, a multiple of 64.
+size_t sum_to_bytes(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, uint8_t* reply) {
+  const size_t whole = bytes / kNibbleBytes * kNibbleBytes;
+  Nibbles sums(grid.table);
+  for (size_t at = 0; at < whole; at += kNibbleBytes) {
+    sums.clear();
+    for (size_t worker = 0; worker < workers; ++worker) sums.add(messages + worker * bytes + at);
     __m256i* const out = reinterpret_cast<__m256i*>(reply + 2 * at);
-    _mm256_storeu_si256(out, _mm256_permute2x128_si256(low, high, 0x20));
-    _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(low, high, 0x31));
+    _mm256_storeu_si256(out, sums.half(false));
+    _mm256_storeu_si256(out + 1, sums.half(true));
+  }
+  return 2 * whole;
+}
+
+// The same of sums that do not, of integers that do: as many workers' as fit are summed in bytes, then widened.
+size_t sum_to_words(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane,
+                    uint8_t* reply) {
+  const size_t whole = bytes / kNibbleBytes * kNibbleBytes, together = 255 / size_t(grid.granularity);
+  PackWords* const pack_sums = word_packer(lane);
+  Nibbles some(grid.table);
+  for (size_t at = 0; at < whole; at += kNibbleBytes) {
+    __m256i sums[4] = {};
+    for (size_t worker = 0; worker < workers;) {
+      some.clear();
+      for (const size_t end = std::min(workers, worker + together); worker < end; ++worker)
+        some.add(messages + worker * bytes + at);
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k) {
+        const __m256i half = some.half(k / 2);
+        const __m128i quarter = k % 2 ? _mm256_extracti128_si256(half, 1) : _mm256_castsi256_si128(half);
+        sums[k] = _mm256_add_epi16(sums[k], _mm256_cvtepu8_epi16(quarter));
+      }
+    }
+    alignas(32) uint16_t words[2 * kNibbleBytes];
+    std::memcpy(words, sums, sizeof words);
+    pack_sums(words, 2 * kNibbleBytes, reply + 2 * at / 8 * size_t(lane));
   }
   return 2 * whole;
 }
@@ -83,9 +132,17 @@ void encode_block(const Encoding<T>& task, const Block& block, float norm, Quali
 template <class T> void decode_block(const Decoding<T>& task, const Block& block, float norm) {
   const size_t size = size_t(block.size);
   Scratch& room = task.room;
-  unpack(task.sums(block), size, task.lane, room.values);
   const int middle = task.count * task.granularity;
-  for (size_t i = 0; i < size; ++i) room.values[i] = 2 * room.values[i] - middle;
+  const auto above_middle = [&](const auto* sums) {
+    for (size_t i = 0; i < size; ++i) room.values[i] = 2 * int(sums[i]) - middle;
+  };
+  if (task.lane == 8) {
+    above_middle(task.sums(block));
+  } else {
+    uint16_t* const words = reinterpret_cast<uint16_t*>(room.words);
+    word_unpacker(task.lane)(task.sums(block), size, words);
+    above_middle(words);
+  }
   hadamard(room.values, size);
   room.signs.draw_for(branch(task.key, uint32_t(block.parameter)), block);
   const float step = step_of(task.step / float(task.count), norm, size);
@@ -161,7 +218,8 @@ void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Gr
   const size_t bits = size_t(grid.bits), width = bytes * 8 / bits;
   size_t at = 0;
 #ifdef __AVX2__
-  if (bits == 4 && lane == 8) at = sum_nibbles(messages, workers, bytes, grid.table, reply);
+  if (bits == 4 && lane == 8) at = sum_to_bytes(messages, workers, bytes, grid, reply);
+  else if (bits == 4 && grid.granularity < 256) at = sum_to_words(messages, workers, bytes, grid, lane, reply);
 #endif
   for (; at < width; at += 8) {
     uint32_t sums[8] = {}, codes[8];
