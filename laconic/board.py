@@ -28,10 +28,10 @@ class Board:
     sections: tuple[tuple[Row, ...], ...]
 
     def cell(self, task: str, workers: int, link: str, split: str = "iid") -> Sequence[Row]:
-        """The rows of this setting, or nothing."""
+        """The rows of this setting, or nothing; a link that was not shaped is not the link."""
         wanted = (task, workers, link, split)
         found = (rows for rows in self.sections if place(rows[0].setting) == wanted)
-        return next(found, ())
+        return next((rows for rows in found if is_real(rows[0].setting)), ())
 
     def row(self, spec: str, task: str, workers: int, link: str, split: str = "iid") -> Row | None:
         """The row of a technique in this setting; `spec` says nothing of how it trains."""
@@ -43,12 +43,13 @@ class Board:
         return [run for run in self.evidence.timings if _is_timing_of(run, row)]
 
     def rounds(self, row: Row) -> Spread | None:
-        """The lowest and highest median step of all rounds that were timed, around the row's own."""
-        timed = self.timings(row)
-        if not timed or row.step_seconds is None:
-            return row.step_seconds
+        """The median step over all rounds that were timed, or over all runs, with the lowest and highest of them."""
+        timed = self.timings(row) or [run for run in row.runs if run.steps]
+        if not timed:
+            return None
         medians = [statistics.median(step.seconds for step in settled(run)) for run in timed]
-        return Spread(row.step_seconds.mean, min(medians), max(medians))
+        everything = statistics.median(step.seconds for run in timed for step in settled(run))
+        return Spread(everything, min(medians), max(medians))
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ def place(setting: Setting) -> tuple[str, int, str, str]:
     return setting.task, setting.workers, setting.link, setting.split
 
 
+def is_real(setting: Setting) -> bool:
+    """Whether the link was what its name says."""
+    return setting.shaped or setting.link == "none"
+
+
 def family(row: Row) -> int:
     """Plain DDP comes first, then PyTorch's hooks, then Laconic."""
     return ("plain", "peer", "laconic").index(row.family)
@@ -99,7 +105,7 @@ def soonest(rows: Sequence[Row]) -> Row | None:
 
 def sooner(row: Row, others: Sequence[Row]) -> Ratio | None:
     """How many times sooner the row reached the target than the first of the others; None if that is unknown."""
-    if row.seconds_to_target is None or not others:
+    if row.seconds_to_target is None or not others or not _seconds(row):
         return None
     first = soonest(others)
     if first is not None:
@@ -131,9 +137,5 @@ def _seconds(row: Row) -> float:
 
 def _is_timing_of(run: Run, row: Row) -> bool:
     header = row.runs[0].header
-    same = (run.header.spec, run.header.lr, run.header.optimizer) == (
-        header.spec,
-        header.lr,
-        header.optimizer,
-    )
-    return same and setting_of(run) == row.setting and row.runs[0].header.projected
+    same = attrgetter("spec", "lr", "momentum", "optimizer")
+    return same(run.header) == same(header) and setting_of(run) == row.setting and header.projected

@@ -50,6 +50,11 @@ def compare(options: argparse.Namespace) -> None:
 def _compare_preset(preset: str, options: argparse.Namespace) -> None:
     """All chosen lines of a preset, each in a directory of its own where there are several, in one report."""
     given = options.words[options.words.index("compare") + 1 :]
+    for option in ("--link", "--workers"):
+        if len(PRESETS[preset]) > 1 and any(word.partition("=")[0] == option for word in given):
+            raise ValueError(
+                f"--preset {preset} has lines with {option} of their own; leave it out, or use --only"
+            )
     chosen = _chosen(preset, options.only)
     lines = [_line(name, [*words.split(), *given]) for name, words in chosen.items()]
     directory = directory_at(options.out or fresh(preset))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,7 +27,12 @@ def describe_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--link", default="1gbit", help="of every worker, both ways (default: 1gbit)")
     parser.add_argument("--params", default="100M", help="of the model, such as 350M or 1.3B (default: 100M)")
     parser.add_argument("--compute", metavar="TIME", help="forward and backward of a step, such as 250ms")
-    parser.add_argument("--rows", type=int, metavar="N", help="batch times positions of a worker (2048)")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        metavar="N",
+        help="batch times positions of a worker (default: 2048, or a record's batch)",
+    )
     parser.add_argument("--width", type=int, metavar="N", help="of its layers, which are square (1024)")
     parser.add_argument("--latency", default="50us", metavar="TIME", help="of the link (default: 50us)")
     parser.add_argument("--cores", type=float, default=2.0, help="of a worker; 1 where kernels share the GPU")
@@ -85,14 +91,23 @@ def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
     from laconic.tariffs import Model
 
     runs, device = records.find(options.runs), _device(options)
-    for (task, link), shaped in scaling.settings(runs).items():
-        bare = [run for run in runs if run.header.task == task and run.header.link == "none"]
+    settings, names = scaling.settings(runs), Counter[str]()
+    if not settings:
+        raise ValueError(
+            "none of these records is of a shaped link; give some of `laconic compare --link 100mbit`"
+        )
+    for shaped in settings:
         header = shaped[0].header
+        same = scaling.same_but_for_workers
+        bare = [run for run in runs if run.header.link == "none" and same(run.header) == same(header)]
         model = Model(header.parameters, options.width or 1024, options.rows or header.batch)
-        lines = scaling.extended(bare, link, model, device)
+        lines = scaling.extended(bare, header.link, model, device)
         dots = scaling.measured(shaped)
-        words = f"{task} on links of {link}: dots are measured, lines are by the model"
-        yield f"scaling-{task}-{link}", functools.partial(plan_charts.by_workers, lines, dots, words)
+        words = f"{header.task} on links of {header.link}: dots are measured, lines are by the model"
+        name = f"scaling-{header.task}-{header.link}"
+        names[name] += 1
+        number = f"-{names[name]}" if names[name] > 1 else ""
+        yield name + number, functools.partial(plan_charts.by_workers, lines, dots, words)
 
 
 def _device(options: argparse.Namespace) -> torch.device:

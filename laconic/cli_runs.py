@@ -79,11 +79,11 @@ def run_plan(plan: Plan, directory: Path) -> list[Path]:
 
 
 def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = "") -> list[Path]:
-    """The records of all runs, each in its plan's directory; plans, which differ in links only, take turns.
+    """The records of all runs, each in its plan's directory; plans, which differ in links only, go abreast.
 
     A sentence that was `said` before is not said again.
     """
-    from laconic.compare import by_turns, compare
+    from laconic.compare import compare
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
 
@@ -94,10 +94,10 @@ def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = ""
             _say([lab.note or "", *plan.warnings], said)
             runs.append([(settings, lab) for settings in plan.runs(directory, lab)])
             titles.append(plan.base.link + ("" if lab.shaped else ", not shaped"))
-        base, turns = lines[0][0].base, by_turns(runs)
+        base, abreast = lines[0][0].base, list(zip(*runs, strict=True))
         title = f"{base.task}, {base.workers} workers, {'; '.join(titles)}{part}"
-        table = stack.enter_context(LiveTable([settings for settings, _ in turns], title))
-        return compare(turns, table)
+        table = stack.enter_context(LiveTable([settings for each in abreast for settings, _ in each], title))
+        return compare(abreast, table)
 
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:

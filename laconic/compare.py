@@ -2,8 +2,9 @@
 
 Runs go one after another, so that each has the machine to itself; all techniques of a seed come before the next seed.
 Where there are several plans, the first seed of all of them comes before the second of any, and plans that differ in
-nothing but the link take turns: a technique on each link, then the next one. So the machine's moods fall on all
-alike. A run whose record is complete is not run again, wherever its directory lies now.
+nothing but the link go abreast: a technique's runs on all links are started together and take turns, some steps each,
+while the others stand still. So the machine's moods fall on all alike. A run whose record is complete is not run
+again, wherever its directory lies now.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from laconic import specs
 from laconic.launch import Job
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     from laconic.lab import Lab
 
-Item = TypeVar("Item")
+TURN = 10
+"""Steps that a run takes before those abreast of it take theirs."""
 
 
 @dataclass(frozen=True)
@@ -111,29 +114,71 @@ class Watcher(Protocol):
         """The run has ended well."""
 
 
-def by_turns(runs: Sequence[Sequence[Item]]) -> list[Item]:
-    """The first of each, then the second of each, and so on; there are as many of each."""
-    return list(chain.from_iterable(zip(*runs, strict=True)))
-
-
-def compare(runs: Sequence[tuple[Settings, Lab]], watcher: Watcher) -> list[Path]:
-    """The records of all runs, complete."""
-    for settings, lab in runs:
-        watcher.start(settings)
-        if not is_complete(settings):
-            execute(settings, lab, watcher)
-        watcher.finish()
-    return [Path(settings.record) for settings, _ in runs]
+def compare(runs: Sequence[Sequence[tuple[Settings, Lab]]], watcher: Watcher) -> list[Path]:
+    """The records of all runs, complete; those that are together go abreast."""
+    for abreast in runs:
+        left = [(settings, lab) for settings, lab in abreast if not is_complete(settings)]
+        if len(left) == 1:
+            watcher.start(left[0][0])
+            execute(*left[0], watcher)
+        elif left:
+            execute_abreast(left, watcher)
+        for settings, _ in abreast:
+            watcher.start(settings)
+            watcher.finish()
+    return [Path(settings.record) for abreast in runs for settings, _ in abreast]
 
 
 def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:
     """The run's record is complete; the workers' logs lie beside it."""
+    with _job(settings, lab) as job:
+        job.wait(watcher.look)
+
+
+def execute_abreast(runs: Sequence[tuple[Settings, Lab]], watcher: Watcher) -> None:
+    """The records of all these are complete; no two run at the same time, but for their start."""
+    records = [Path(settings.record) for settings, _ in runs]
+    turns = [record.with_suffix(".turn") for record in records]
+    for turn in turns:
+        turn.write_text("-1")
+    try:
+        with ExitStack() as stack:
+            jobs = [
+                stack.enter_context(_job(settings, lab, str(turn)))
+                for (settings, lab), turn in zip(runs, turns, strict=True)
+            ]
+            for job, record in zip(jobs, records, strict=True):
+                job.wait_for(record.exists)
+            for step in (*range(0, runs[0][0].steps, TURN), runs[0][0].steps):
+                for (settings, _), turn, job in zip(runs, turns, jobs, strict=True):
+                    watcher.start(settings)
+                    _allow(turn, step)
+                    if step < settings.steps:
+                        job.wait_for(partial(_has_come, Path(settings.record), step), watcher.look)
+                    else:
+                        job.wait(watcher.look)
+    finally:
+        for turn in turns:
+            turn.unlink(missing_ok=True)
+
+
+def _job(settings: Settings, lab: Lab, *more: str) -> Job:
     record = Path(settings.record)
     record.unlink(missing_ok=True)
-    settings.save(record.with_suffix(".json"))
-    logs = record.with_suffix("")
-    with Job(lab, "laconic.train", [str(record.with_suffix(".json"))], log_directory=logs) as job:
-        job.wait(watcher.look)
+    saved = settings.save(record.with_suffix(".json"))
+    return Job(lab, "laconic.train", [str(saved), *more], log_directory=record.with_suffix(""))
+
+
+def _allow(turn: Path, step: int) -> None:
+    draft = turn.with_suffix(".draft")
+    draft.write_text(str(step))
+    draft.replace(turn)  # at once, for the worker reads it meanwhile
+
+
+def _has_come(record: Path, step: int) -> bool:
+    """Whether the run has done the step and all that belongs to it; 0 is the evaluation before the first."""
+    lines = record.read_text()
+    return lines.count('\n{"kind": "step"') == step and '\n{"kind": "eval"' in lines and lines.endswith("\n")
 
 
 def is_complete(settings: Settings) -> bool:

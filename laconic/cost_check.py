@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from laconic import specs
 from laconic.cost import Computing, Exchange, Link, step_seconds
+from laconic.dense import FORMATS
 from laconic.lab import parse_rate
 from laconic.pipeline import departures, pieces, used
 from laconic.specs import Attached
@@ -94,9 +95,14 @@ def same_technique(header: Header) -> tuple[object, ...]:
 
 
 def known(runs: Sequence[Run], last: int | None = None) -> list[Known]:
-    """What runs say about each technique and number of workers, in their first steps or in all."""
-    groups = grouped([run for run in runs if run.steps], lambda run: same_technique(run.header))
-    return [_known(group, runs, last) for group in groups.values()]
+    """What runs say about each technique and number of workers, in their first steps or in all.
+
+    The shortest of them count: those were made to be timed.
+    """
+    groups = grouped([run for run in runs if run.steps], lambda run: same_technique(run.header)).values()
+    shortest = [_of_length(group, min(run.header.steps for run in group)) for group in groups]
+    timed = [run for group in shortest for run in group]
+    return [_known(group, timed, last) for group in shortest]
 
 
 def _cell(group: Sequence[Run], bare: Sequence[Run]) -> Cell | None:
@@ -106,9 +112,7 @@ def _cell(group: Sequence[Run], bare: Sequence[Run]) -> Cell | None:
         return None
     lengths = {run.header.steps for run in group} & {run.header.steps for run in alone}
     if lengths:
-        group, alone, bare = (
-            [run for run in runs if run.header.steps == min(lengths)] for runs in (group, alone, bare)
-        )
+        group, alone, bare = (_of_length(runs, min(lengths)) for runs in (group, alone, bare))
     last = min(len(run.steps) for run in group)
     there = _known(alone, bare, last)
     predicted = step_seconds(there.computing, there.exchange, Link(parse_rate(header.link)))
@@ -134,9 +138,14 @@ def _known(alone: Sequence[Run], all_runs: Sequence[Run], last: int | None) -> K
     return Known(header, seconds, computing, exchange)
 
 
+def _of_length(runs: Iterable[Run], steps: int) -> list[Run]:
+    return [run for run in runs if run.header.steps == steps]
+
+
 def _pieces(run: Run, contestant: Contestant) -> int:
-    if run.layers:
-        return departures(run.layers, run.header.workers)
+    if run.layers and isinstance(contestant, Attached):
+        wire = FORMATS[getattr(contestant.technique, "dtype", "fp32")]
+        return departures(run.layers, run.header.workers, wire.itemsize)
     return pieces(contestant, run.header.parameters, run.header.workers)
 
 

@@ -83,9 +83,11 @@ def _turn(sharing: Sharing, layer: Layer, rows: int, device: torch.device) -> Tu
     owner = piece.owner or 0
     state = State.of(sharing, owner, sharing.workers)
     memory = state.part(state.memory(piece.bucket, device), piece)
-    deltas = _random(rows, layer.outputs, device, 0)
-    inputs = _random(rows, layer.inputs, device, 1)
-    formed = deltas.T @ inputs if sharing.formed.get(layer.weight) else None
+    forms = sharing.formed.get(layer.weight, False)
+    drawn = min(rows, *layer.shape) if forms else rows  # more would be multiplied, and not looked at
+    deltas = _random(drawn, layer.outputs, device, 0)
+    inputs = _random(drawn, layer.inputs, device, 1)
+    formed = deltas.T @ inputs if forms else None
     return Turn(piece, 0, owner, memory, rows=Rows(inputs, deltas, formed))
 
 

@@ -90,14 +90,20 @@ class Job:
         `poll` is called several times a second until then, or until a worker fails.
         """
         try:
-            while self._is_running() and not self._failures():
-                if poll:
-                    poll()
-                time.sleep(PAUSE)
-            self._give(GRACE)
-            failures = self._failures()
+            self.wait_for(lambda: False, poll)
         finally:
             self.close()
+
+    def wait_for(self, reached: Callable[[], bool], poll: Callable[[], None] | None = None) -> None:
+        """It is `reached`, or every worker has ended well, or `WorkerError` says how the first one failed."""
+        while self._is_running() and not self._failures():
+            if poll:
+                poll()
+            if reached():
+                return
+            time.sleep(PAUSE)
+        self._give(GRACE)
+        failures = self._failures()
         if failures:
             first = min(failures)
             log = self.logs[first.worker]

@@ -1,10 +1,9 @@
 """The best low-rank factors of a linear layer's gradient, from the rows whose product it is.
 
 A gradient is G = ΔᵀA. Whatever is a sum of outer products is such a pair of rows: the factors of several workers,
-stacked, or a batch with a residual's factors below it. So there is one function, `factor`, and two uses of it:
+stacked, or a batch with a residual's factors below it. So there is one function, `factor`, and one use of it more:
 
     factor                 P Qᵀ ≈ ΔᵀA of rank r
-    refactor               P Qᵀ ≈ Σ_s w_s P_s Q_sᵀ, with r columns again
     factor_with_residual   P Qᵀ ≈ ΔᵀA + γ E, and the next E, which is the next columns of the same factors
 
 Below, σ_i are the singular values of G, falling, and b_i and c_i its singular vectors. √σ_i goes to both sides: the
@@ -47,13 +46,10 @@ N rows, h_in inputs, h_out outputs, r columns: Δ (N×h_out), A (N×h_in), P (h_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Matrices = tuple[Tensor, ...]
 Method = Literal["qr", "block", "power"]
@@ -122,14 +118,6 @@ def factor(
     else:
         found = _exact(deltas, inputs, most)
     return found if energy is None else found.columns(0, _count(found, energy))
-
-
-def refactor(
-    factors: Sequence[Factors], weights: Sequence[float], rank: int, energy: float | None = None
-) -> Factors:
-    """The best factors of Σ w_s P_s Q_sᵀ, by the exact method."""
-    left = torch.cat([weight * each.P.T for each, weight in zip(factors, weights, strict=True)])
-    return factor(left, torch.cat([each.Q.T for each in factors]), rank, energy)
 
 
 def factor_with_residual(

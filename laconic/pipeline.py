@@ -15,7 +15,7 @@ import torch
 from laconic.cost import LANE, RING, SCATTERED
 from laconic.crossover import Crossover
 from laconic.shared_layers import TOGETHER, Sharer
-from laconic.specs import Attached, PowerSGD
+from laconic.specs import Attached, Fp16, PowerSGD
 from laconic.technique import Bucket, Technique
 
 if TYPE_CHECKING:
@@ -34,15 +34,19 @@ def pieces(contestant: Contestant, parameters: int, workers: int) -> int:
         return _cut(contestant.technique, parameters, workers)
     if isinstance(contestant, PowerSGD):
         return 1
-    return max(2 * workers, 4 * parameters // SEGMENT)
+    size = 2 if isinstance(contestant, Fp16) else 4
+    return max(2 * workers, size * parameters // SEGMENT)
 
 
-def departures(layers: Iterable[Travel], workers: int) -> int:
-    """How often layers leave, at least once, if each waits for others until there is enough to send."""
+def departures(layers: Iterable[Travel], workers: int, size: int = 4) -> int:
+    """How often layers leave, at least once, with numbers of `size` bytes.
+
+    Factors that go one way wait for others until there is enough to send; whatever else is shared leaves at once.
+    """
     count, waiting = 0, 0.0
-    for layer in reversed(list(layers)):
-        waiting += 4 * layer.numbers / workers * (layer.way != "dense")
-        if waiting >= TOGETHER:
+    for layer in reversed([layer for layer in layers if layer.way != "dense"]):
+        waiting += size * layer.numbers / workers
+        if waiting >= TOGETHER or layer.way != "one way":
             count, waiting = count + 1, 0.0
     return max(1, count + (waiting > 0))
 

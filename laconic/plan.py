@@ -95,7 +95,11 @@ class Answer:
 
 def parse(texts: Sequence[str]) -> list[specs.Contestant]:
     """The contestants that these texts describe, plain DDP first, whether it was named or not."""
-    return [specs.parse(text) for text in dict.fromkeys(["ddp", *texts])]
+    found: list[specs.Contestant] = []
+    for contestant in map(specs.parse, ["ddp", *texts]):
+        if contestant not in found:
+            found.append(contestant)
+    return found
 
 
 def ask(question: Question, contestants: Sequence[specs.Contestant], device: torch.device) -> Answer:

@@ -2,9 +2,9 @@
 
 quick   A few minutes on 2 cores, without a data set: what `laconic compare` does when it is told nothing.
 paper   The evidence in docs/results.md. A synchronous technique learns the same on any link, so for each task and
-        number of workers there are full trainings on the bare machine, and short runs on each link to time a step;
-        the report multiplies the two, and checks the product on full runs. Short runs on the bare machine are
-        what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
+        number of workers there are full trainings on the bare machine, and short runs on each link, abreast, to time
+        a step; the report multiplies the two, and checks the product on full runs. Short runs on the bare machine
+        are what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
         settings that the technique's page recommends; learning rates are plain DDP's best, SignVote's its own.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten? Learning rates are the best of
@@ -30,7 +30,7 @@ TEXT = (
     "crossover:codec=int8@lr=0.002"
 )
 _TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
-_TIMED_STEPS = 40
+_TIMED_STEPS = 60
 _CHECKED = "rank_dad@lr=0.1 powersgd:rank=4@lr=0.1 gennorm@lr=0.1"
 
 

@@ -108,7 +108,8 @@ class LiveTable:
     def start(self, settings: Settings) -> None:
         """The run's row says that it runs."""
         self._current = next(view for view in self._views if view.settings.record == settings.record)
-        self._current.state = "starting"
+        if self._current.state == "queued":
+            self._current.state = "starting"
 
     def look(self) -> None:
         """The row shows what the record has."""

@@ -8,10 +8,11 @@ timing       a shorter run on a link, evaluated only at its end: what a step tak
              is of use to the cost model alone
 check        a run on the link that is as long as the trajectory: what the product should have been
 
-Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with seconds that are the
-number of steps times the median step, over the settled steps of all timings together. Bytes are the trajectory's own
-by the meter, times what the link's frames add to them; where there is no meter they are as many times the median
-step's. They replace trajectories, timings and checks; all other runs stay as they are.
+Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with the seconds of the
+timings' first steps (which pay for connections, and in which PowerSGD and RankDAD still send everything) and for all
+others the median step, over the settled steps of all timings together. Bytes are the trajectory's own by the meter,
+times what the link's frames add to them; where there is no meter they are the timings', like seconds. Projected runs
+replace trajectories, timings and checks; all other runs stay as they are.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from laconic.records import End, Eval, Run, Setting, Step
+from laconic.records import Eval, Run, Setting, Step
 from laconic.summary import grouped, setting_of, settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _same = attrgetter(
     *("task", "split", "workers", "batch", "parameters", "metric"),
@@ -64,12 +65,13 @@ def project(runs: Sequence[Run]) -> Evidence:
     groups = grouped(runs, lambda run: _same(run.header)).values()
     parts = [part for group in groups for part in _projected(group)]
     projected = {setting_of(run) for part in parts for run in part.runs if run.header.projected}
+    tasks = {setting.task for setting in projected}
     return Evidence(
         tuple(
             _without_evals(run, projected)
             for part in parts
             for run in part.runs
-            if not (projected and run.header.link == "none" and shows_only_time(run))
+            if not (run.header.task in tasks and run.header.link == "none" and shows_only_time(run))
         ),
         tuple(run for part in parts for run in part.timings),
         tuple(check for part in parts for check in part.checks),
@@ -95,10 +97,10 @@ def _on_link(trajectories: Sequence[Run], steps: int, runs: Sequence[Run]) -> Ev
     others = [run for run in runs if run not in short]
     if not timings:
         return Evidence(tuple(others), (), ())
-    step = median_step(timings)
+    pace = _pace(timings)
     full = [run for run in others if run.header.steps == steps]
-    checks = [_check(run, step) for run in full if run.end is not None]
-    made = [_on(run, timings[0], step) for run in trajectories]
+    checks = [_check(run, pace) for run in full if run.end is not None]
+    made = [_on(run, timings[0], pace) for run in trajectories]
     return Evidence((*made, *(run for run in others if run not in full)), tuple(timings), tuple(checks))
 
 
@@ -107,9 +109,46 @@ def _is_timing(run: Run, steps: int) -> bool:
     return run.header.steps < steps and shows_only_time(run)
 
 
-def median_step(timings: Iterable[Run]) -> Step:
-    """A step whose every number is the median over the settled steps of all these runs."""
-    steps = [step for run in timings for step in settled(run)]
+@dataclass(frozen=True)
+class Pace:
+    """What steps take on a link: the first ones each by itself, all others alike."""
+
+    first: tuple[Step, ...]
+    then: Step
+
+    def steps(self, count: int) -> tuple[Step, ...]:
+        """So many, from the first one on."""
+        return (self.first + (self.then,) * max(0, count - len(self.first)))[:count]
+
+    def seconds(self, count: int) -> float:
+        """Of so many steps."""
+        return sum(step.seconds for step in self.first[:count]) + self._others(count) * self.then.seconds
+
+    def sent(self, count: int, counter: Callable[[Step], int | None]) -> int | None:
+        """Bytes of so many steps, or None where they were not counted."""
+        first, then = [counter(step) for step in self.first[:count]], counter(self.then)
+        known = [number for number in first if number is not None]
+        return None if then is None or len(known) < len(first) else sum(known) + self._others(count) * then
+
+    def _others(self, count: int) -> int:
+        return max(0, count - len(self.first))
+
+
+def _pace(timings: Sequence[Run]) -> Pace:
+    """Medians over all these runs."""
+    machines = sorted({run.header.machine for run in timings})
+    if len(machines) > 1:
+        where = f"{timings[0].header.label} on {timings[0].header.link}"
+        raise ValueError(f"{where} was timed on {' and on '.join(machines)}; give records of one machine")
+    first = min(len(run.steps) - len(settled(run)) for run in timings)
+    return Pace(
+        tuple(_median_step([run.steps[number] for run in timings]) for number in range(first)),
+        _median_step([step for run in timings for step in settled(run)]),
+    )
+
+
+def _median_step(steps: Sequence[Step]) -> Step:
+    """A step whose every number is the median over these."""
     names = dict.fromkeys(name for step in steps for name in step.phases)
     return Step(
         step=0,
@@ -130,42 +169,35 @@ def _median(counts: Iterable[int | None]) -> int | None:
     return round(statistics.median(present)) if present and len(present) == len(known) else None
 
 
-def _on(trajectory: Run, timing: Run, step: Step) -> Run:
-    """The trajectory as it would have been recorded on the timing's link, where it takes so long a step."""
+def _on(trajectory: Run, timing: Run, pace: Pace) -> Run:
+    """The trajectory as it would have been recorded on the timing's link, where it goes at this pace."""
     header, end = trajectory.header, trajectory.end
     return replace(
         trajectory,
         header=replace(timing.header, seed=header.seed, steps=header.steps, projected=True),
         steps=tuple(
-            replace(step, step=past.step, loss=past.loss, readings=past.readings) for past in trajectory.steps
+            replace(step, step=past.step, loss=past.loss, readings=past.readings)
+            for past, step in zip(trajectory.steps, pace.steps(len(trajectory.steps)), strict=True)
         ),
-        evals=tuple(_eval_on(past, step) for past in trajectory.evals),
-        end=None if end is None else _end_on(end, header.steps, step),
+        evals=tuple(_eval_on(past, pace) for past in trajectory.evals),
+        end=None if end is None else replace(end, seconds=pace.seconds(header.steps)),
     )
 
 
-def _eval_on(past: Eval, step: Step) -> Eval:
+def _eval_on(past: Eval, pace: Pace) -> Eval:
     """The evaluation with the link's seconds and bytes: the meter's where there is one, as messages may shrink."""
-    sent = past.sent if past.sent is not None else _times(past.step, step.sent)
-    tx = _times(past.step, step.tx)
-    if step.tx is not None and past.sent is not None and step.sent:
-        tx = round(past.sent * step.tx / step.sent)
-    return replace(past, seconds=past.step * step.seconds, tx=tx, sent=sent)
+    sent = past.sent if past.sent is not None else pace.sent(past.step, attrgetter("sent"))
+    tx, then = pace.sent(past.step, attrgetter("tx")), pace.then
+    if then.tx is not None and past.sent is not None and then.sent:
+        tx = round(past.sent * then.tx / then.sent)
+    return replace(past, seconds=pace.seconds(past.step), tx=tx, sent=sent)
 
 
-def _times(steps: int, count: int | None) -> int | None:
-    return None if count is None else steps * count
-
-
-def _end_on(end: End, steps: int, step: Step) -> End:
-    return replace(end, seconds=steps * step.seconds)
-
-
-def _check(run: Run, step: Step) -> Check:
+def _check(run: Run, pace: Pace) -> Check:
     """The projection's seconds beside those of the whole run."""
     assert run.end is not None
     return Check(
-        run.header.label, setting_of(run), run.header.seed, run.header.steps * step.seconds, run.end.seconds
+        run.header.label, setting_of(run), run.header.seed, pace.seconds(run.header.steps), run.end.seconds
     )
 
 

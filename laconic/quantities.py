@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ def _value(text: str, units: Mapping[str, float]) -> float | None:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?)\s*([a-zµ]*)", text.strip().lower())
     if match is None or match[2] not in units:
         return None
-    return float(match[1]) * units[match[2]]
+    value = float(match[1]) * units[match[2]]
+    return value if math.isfinite(value) else None
 
 
 def bits_per_second(rate: float, digits: int = 3) -> str:

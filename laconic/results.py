@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from laconic import charts, cost_check, results_claims, results_figures, results_method, results_rules
 from laconic.board import Board, board, family, sooner
+from laconic.projection import shows_only_time
 from laconic.results_rules import MISSING
 from laconic.results_tables import comparison, metric, phases, specs_of, table, words_table
 from laconic.summary import grouped
@@ -77,7 +78,7 @@ def summary(shown: Board, link: str) -> str:
     places = [
         rows
         for rows in shown.sections
-        if rows[0].setting.link != "none" and any(row.final is not None for row in rows)
+        if rows[0].setting.shaped and any(row.final is not None for row in rows)
     ]
     fewest = min((rows[0].setting.workers for rows in places), default=0)
     chosen = [rows for rows in places if rows[0].setting.workers == fewest]
@@ -123,9 +124,10 @@ def _brief(label: str, rows: Section) -> str:
     if row is None or row.final is None:
         return MISSING
     ratio = sooner(row, [other for other in rows if other.family == "plain"])
+    told = MISSING if row.target is None else ratio or "not reached"
     end = metric(row.final.mean, row.setting)
     unit = " %" if row.setting.metric == "accuracy" else ""
-    return f"{ratio or 'not reached'} · {end}{unit}"
+    return f"{told} · {end}{unit}"
 
 
 def _verdicts(shown: Board) -> str:
@@ -166,7 +168,7 @@ def _kind(rows: Section) -> str:
     """Where the numbers of a table come from."""
     if any(run.header.projected for row in rows for run in row.runs):
         return "Seconds and bytes are projected."
-    return "Full runs." if any(row.final for row in rows) else "Short runs."
+    return "Short runs." if all(shows_only_time(run) for row in rows for run in row.runs) else "Full runs."
 
 
 def _claims(shown: Board) -> str:

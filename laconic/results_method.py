@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laconic import specs
+from laconic.projection import shows_only_time
 from laconic.results_tables import table, words_table
-from laconic.summary import grouped
+from laconic.summary import WARM_UP, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,9 +33,9 @@ def projection(board: Board) -> str:
     text = (
         "A synchronous technique learns the same on any link. So each was trained in full on the bare machine, its "
         f"step was timed on each link in rounds of {lengths} steps, and the seconds above are the number of steps "
-        "times the median step, over all rounds and without the first three steps of each. Bytes are the training's "
-        "own, with the link's frames. Messages of GenNorm and SignVote get shorter as training goes on, so their "
-        "first steps make the product somewhat too long. "
+        f"times the median step, over all rounds and without the first {WARM_UP} steps of each (or the first half): "
+        "by then GenNorm's messages have the size that they keep. Bytes are the training's own, with the link's "
+        "frames. "
     )
     return text + _checked(board.evidence.checks)
 
@@ -53,7 +54,8 @@ def _checked(checks: Sequence[Check]) -> str:
         for check in checks
     ]
     head = ["full run", "projected, s", "measured, s", "projected / measured"]
-    return f"In {agree} of {len(checks)} full runs the product agrees within 10 %:\n\n{table(head, lines)}"
+    told = f"In {agree} of {len(checks)} full runs the product agrees within {100 * AGREE:.0f} %"
+    return f"{told}:\n\n{table(head, lines)}"
 
 
 def replicas(runs: Sequence[Run]) -> str:
@@ -95,16 +97,24 @@ def _consensus(run: Run) -> float:
 def provenance(runs: Sequence[Run]) -> str:
     """Machines, software and settings."""
     facts = {
-        "machine": _each(runs, lambda header: header.machine),
+        **_machines(runs),
         "software": _each(runs, lambda header: ", ".join(f"{n} {v}" for n, v in header.versions.items())),
         "kernels": _each(runs, lambda header: header.kernels),
         "model": _each(runs, lambda header: f"{header.task}: {header.parameters:,} parameters"),
         "batch of a worker": _each(runs, lambda header: f"{header.task}: {header.batch}"),
         "optimizer": _each([run for run in runs if not _has_own(run.header)], _optimizer),
         "days": f"{min(run.header.started for run in runs)[:10]} to {max(run.header.started for run in runs)[:10]}",
-        "commit": commit() or "unknown: not in a Git repository",
+        "page written at": commit() or "unknown: not in a Git repository",
     }
     return words_table(["", ""], facts.items())
+
+
+def _machines(runs: Sequence[Run]) -> dict[str, str]:
+    """Where runs were made: those that were trained on a bare link, and all others, which were timed."""
+    bare = [run for run in runs if run.header.link == "none" and not shows_only_time(run)]
+    kinds = {"machine, trainings": bare, "machine, timings": [run for run in runs if run not in bare]}
+    told = {name: _each(some, lambda header: header.machine) for name, some in kinds.items() if some}
+    return {"machine": next(iter(told.values()))} if len(set(told.values())) == 1 else told
 
 
 def commands(runs: Sequence[Run]) -> list[str]:
@@ -114,8 +124,11 @@ def commands(runs: Sequence[Run]) -> list[str]:
 
 
 def commit() -> str | None:
-    """The commit that the package's own source is at."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    """The commit that the package's own source is at; it says so if there are changes since."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():  # it is installed, and a repository around it is somebody else's
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

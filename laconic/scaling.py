@@ -9,6 +9,7 @@ own work take as long, and bytes grow as the technique's tariff does.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from laconic import cost_check, specs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from laconic.plan import Question
     from laconic.records import Run
 
+same_but_for_workers = attrgetter("machine", "task", "split", "batch", "parameters")
 WORKERS = tuple(2**power for power in range(1, 11))
 
 
@@ -72,10 +74,10 @@ def extended(runs: Sequence[Run], link: str, model: Model, device: torch.device)
     return [point for group in groups.values() for point in _extended(group, rate, model, device)]
 
 
-def settings(runs: Iterable[Run]) -> dict[tuple[str, str], list[Run]]:
-    """The runs on shaped links, by task and link."""
+def settings(runs: Iterable[Run]) -> list[list[Run]]:
+    """The runs on shaped links, those together that differ in technique, workers and seed only."""
     alike = [run for run in runs if run.header.shaped and run.steps and "," not in run.header.link]
-    return grouped(alike, lambda run: (run.header.task, run.header.link))
+    return list(grouped(alike, lambda run: (run.header.link, *same_but_for_workers(run.header))).values())
 
 
 def _extended(group: Sequence[Known], link: Link, model: Model, device: torch.device) -> Iterator[Point]:

@@ -112,7 +112,7 @@ def setting_of(run: Run) -> Setting:
 def _rows(setting: Setting, runs: Sequence[Run]) -> list[Row]:
     """The rows of one setting, compared with the first of them."""
     # another learning rate or length is another row: only the seed may differ within one
-    same = attrgetter("family", "label", "spec", "optimizer", "lr", "steps")
+    same = attrgetter("family", "label", "spec", "optimizer", "lr", "momentum", "steps")
     groups = list(grouped(runs, lambda run: same(run.header)).values())
     groups.sort(key=lambda group: group[0].header.family != "plain")
     labels = _labels([group[0].header for group in groups])
@@ -125,7 +125,9 @@ def _rows(setting: Setting, runs: Sequence[Run]) -> list[Row]:
 def _labels(headers: Sequence[Header]) -> list[str]:
     """A label for each row; where two are the same, all that makes a row its own is added."""
     taken = [header.label for header in headers]
-    more = [f" ({h.spec}, {h.optimizer} lr {h.lr:g}, {h.steps} steps)" for h in headers]
+    more = [
+        f" ({h.spec}, {h.optimizer} lr {h.lr:g}, momentum {h.momentum:g}, {h.steps} steps)" for h in headers
+    ]
     return [label + (more[i] if taken.count(label) > 1 else "") for i, label in enumerate(taken)]
 
 

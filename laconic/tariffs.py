@@ -87,6 +87,8 @@ def tariff(contestant: Contestant, model: Model, workers: int, device: torch.dev
 
 def _attached(contestant: Attached, model: Model, workers: int, device: torch.device) -> Tariff:
     if isinstance(contestant.technique, Crossover):
+        if contestant.technique.nodes(workers) != workers:
+            raise ValueError("what groups say to each other inside is not known here; use no groups")
         return _gossiped(contestant, contestant.technique, model, device)
     if isinstance(contestant.technique, Sharer):
         return Tariff(_shared(contestant.technique, model, workers, device), model.buckets)

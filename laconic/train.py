@@ -2,7 +2,8 @@
 
 A run is a JSON file of settings; `torchrun … -m laconic.train FILE` on every node trains it. Worker 0 writes
 the record: a header, a line a step, a line an evaluation, one on how layers travel where they are shared, and an end
-with the proof that replicas are equal, or with the distance between them.
+with the proof that replicas are equal, or with the distance between them. With `-m laconic.train FILE TURN` it goes
+as far as the file TURN says, and waits there until that changes, so that several runs can take turns.
 
 Time: a step's seconds go from taking its batch to the end of the optimizer's step; evaluation stands apart.
 `compute` is the median of some steps without exchange, all workers at once; the rest of a step is `waiting`.
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("sgd", "adam")
 WARM_UP = 3
 """Steps without exchange, to see what computing alone takes."""
+GLANCE = 0.01
+"""Seconds between two looks at whose turn it is."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,13 @@ def check_training(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"optimizer is {optimizer!r}; use {' or '.join(OPTIMIZERS)}")
 
 
-def main(path: str) -> None:
+def main(path: str, turn: str | None = None) -> None:
     """This worker's part of the run in the settings file `path`."""
     settings = Settings(**json.loads(Path(path).read_text()))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        Worker(settings).run()
+        Worker(settings, Turns(Path(turn)) if turn is not None else None).run()
     finally:
         dist.destroy_process_group()
 
@@ -109,8 +112,8 @@ def main(path: str) -> None:
 class Worker:
     """One worker of a run."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, turns: Turns | None = None) -> None:
+        self.settings, self.turns = settings, turns
         self.task = settings.load_task()
         contestant = specs.parse(settings.spec)
         self.model = DistributedDataParallel(self.task.model(settings.seed), **contestant.ddp_options)
@@ -123,11 +126,13 @@ class Worker:
 
     def run(self) -> None:
         """The run is trained, evaluated and recorded."""
+        self._take_turn(0)
         compute = self._compute_alone()
         self._evaluate(0, 0.0)
         self.traffic.restart()
         elapsed = 0.0
         for step in range(1, self.settings.steps + 1):
+            self._take_turn(step)
             start = time.perf_counter()
             loss = self._step(step, next(self.batches))
             seconds = time.perf_counter() - start
@@ -136,6 +141,10 @@ class Worker:
             if step % self.settings.eval_every == 0 or step == self.settings.steps:
                 self._evaluate(step, elapsed)
         self._finish(elapsed)
+
+    def _take_turn(self, step: int) -> None:
+        if self.turns is not None and self.turns.wait(step):
+            self.traffic.pause()
 
     def _step(self, step: int, batch: Batch) -> float:
         progress = (step - 1) / self.settings.steps
@@ -243,6 +252,27 @@ class Worker:
         )
 
 
+class Turns:
+    """How far this run may go: the step whose number the file has; worker 0 reads it for all."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._allowed = -1
+
+    def wait(self, step: int) -> bool:
+        """The step may be taken; whether workers had to talk to know."""
+        if step <= self._allowed:
+            return False
+        allowed = torch.tensor([-1])
+        if dist.get_rank() == 0:
+            while allowed < step:
+                time.sleep(GLANCE)
+                allowed.fill_(int(self._path.read_text()))
+        dist.broadcast(allowed, 0)
+        self._allowed = int(allowed)
+        return True
+
+
 class Traffic:
     """Bytes of this worker: by its interface's own counters and by the meter; what happens in a pause is left out."""
 
@@ -300,6 +330,6 @@ def optimizer_for(model: nn.Module, settings: Settings) -> torch.optim.Optimizer
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
     sys.stdout.flush()
     os._exit(0)  # torch 2.13 with gloo aborts now and then while Python shuts down, without Laconic too

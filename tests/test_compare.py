@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from laconic import DAD, RankDAD
-from laconic.compare import Line, Plan, by_turns, compare, is_complete, rounds
+from laconic.compare import Line, Plan, compare, is_complete, rounds
 from laconic.train import Settings
 
 BASE = Settings(
@@ -46,7 +46,7 @@ def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
     for settings in runs:
         _finished(settings)
     watcher = _Watcher()
-    records = compare([(settings, _Lab()) for settings in runs], watcher)
+    records = compare([[(settings, _Lab())] for settings in runs], watcher)
     assert watcher.started == [("ddp", 0), ("dense:dtype=bf16", 0), ("ddp", 1), ("dense:dtype=bf16", 1)]
     assert len(set(records)) == 4
 
@@ -83,10 +83,6 @@ def test_lines_that_differ_in_nothing_but_the_link_are_together():
     (together,) = rounds(lines)
     names = [[line.name for line in alike] for alike in together]
     assert names == [["2-none", "2-100mbit"], ["4-none", "4-100mbit"]]
-
-
-def test_plans_take_turns():
-    assert by_turns([["a", "b"], ["c", "d"], ["e", "f"]]) == ["a", "c", "e", "b", "d", "f"]
 
 
 def test_a_run_stays_complete_when_its_directory_moves(tmp_path):

@@ -125,11 +125,11 @@ def test_paper_has_every_cell_once_and_full_runs_to_check():
         for workers in (4, 8)
         for link in ("none", "100mbit", "1gbit")
     }
-    bare = {f"{task}-{workers}-none-40" for task in ("fashion", "text") for workers in (4, 8)}
+    bare = {f"{task}-{workers}-none-60" for task in ("fashion", "text") for workers in (4, 8)}
     two = {"fashion-2-none", "fashion-2-100mbit"}
     assert set(lines) == cells | bare | two | {"fashion-4-100mbit-800"}
     for name in bare | two:
-        assert (lines[name].steps, lines[name].eval_every) == (40, 40)
+        assert (lines[name].steps, lines[name].eval_every) == (60, 60)
     for name in cells:
         options = lines[name]
         assert len(options.techniques) >= 13
