@@ -3,6 +3,7 @@
     wire   = F · max(sent, received) · 8 / (u · rate)          the busiest direction of a worker's link
     chain  = max(busy, wire) + min(busy, wire) / pieces + hops · latency
     step   = forward + max(backward + chain / buckets, backward / buckets + chain)
+    step   = chain, with computing among what is busy          where the exchange is beside all of the next step
 
 An exchange is a pipeline: while one piece travels, the worker's own work goes on with others. The slower of the two
 sets the pace, and the other one shows only for the first piece or the last. Of what is exchanged, the last bucket
@@ -14,14 +15,16 @@ F: frames to payload. u: the share of its time that a link is in use while a wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 FRAMES = 1514 / 1448
 """Ethernet, IP and TCP headers with timestamps, of full packets of 1500 bytes."""
 RING = 0.96
-"""Of a link's time, used by gloo's all-reduce; measured, as are the next two."""
+"""Of a link's time, used by gloo's all-reduce; measured, as are the next three."""
 LANE = 0.93
 """By pieces that follow each other, as in Laconic's lane."""
+RELAYED = 0.86
+"""By segments that each go on to another peer as soon as they are heard."""
 SCATTERED = 0.75
 """By messages to many peers at once, the last of which is waited for."""
 BACKWARD = 2 / 3
@@ -91,10 +94,14 @@ class Computing:
 
 def step_seconds(computing: Computing, exchange: Exchange, link: Link) -> float:
     """What a step takes."""
+    least = (computing.seconds + exchange.busy) / computing.cores
+    if computing.beside == 1:
+        work = max(least, computing.seconds, exchange.busy)
+        return replace(exchange, busy=work).chain(link)
     backward, chain = computing.beside * computing.seconds, exchange.chain(link)
     last, first = chain / computing.buckets, backward / computing.buckets
     pipeline = computing.seconds - backward + max(backward + last, first + chain)
-    return max(pipeline, (computing.seconds + exchange.busy) / computing.cores)
+    return max(pipeline, least)
 
 
 def all_reduced(payload: float, workers: int) -> float:

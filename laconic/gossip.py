@@ -74,10 +74,13 @@ class Mixer:
             self._waiters.close()
 
     def depart(self, vector: Vector, step: int) -> None:
-        """All segments of the vector are on their way."""
+        """All segments of the vector are on their way; those that must be coded each as soon as they are."""
         spans = self._spans(len(vector))
-        self._legs = {number: self._loaded(vector, span) for number, span in enumerate(spans)}
-        self._post(range(len(spans)), step)
+        together = len(spans) if self.codec is None else 1
+        for first in range(0, len(spans), together):
+            numbers = range(first, first + together)
+            self._legs |= {number: self._loaded(vector, spans[number]) for number in numbers}
+            self._post(numbers, step)
         self._departed()
 
     def arrive(self, vector: Vector) -> None:

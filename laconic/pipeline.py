@@ -2,8 +2,8 @@
 
 Techniques cut a bucket themselves. gloo's ring cuts what it reduces into segments of at most a mebibyte, at least two
 for each worker. PowerSGD sums one side of its factors, then the other, and waits for each. Layers leave one by one,
-or small ones together. Crossover's segments all leave at once, and are waited for; with `overlap` each goes on as
-soon as it is heard.
+or small ones together. Crossover's segments leave as they are ready and are mixed as they are heard; with `overlap`
+each then goes on at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.cost import LANE, RING, SCATTERED
+from laconic.cost import LANE, RELAYED, RING, SCATTERED
 from laconic.crossover import Crossover
 from laconic.shared_layers import TOGETHER, Sharer
 from laconic.specs import Attached, Fp16, PowerSGD
@@ -55,13 +55,14 @@ def used(contestant: Contestant) -> float:
     """The share of its time that a link is in use."""
     if not isinstance(contestant, Attached):
         return RING
-    waits = isinstance(contestant.technique, Crossover) and not contestant.technique.overlap
-    return SCATTERED if waits else LANE
+    if isinstance(contestant.technique, Crossover):
+        return RELAYED if contestant.technique.overlap else SCATTERED
+    return LANE
 
 
 def _cut(technique: Technique, parameters: int, workers: int) -> int:
     if isinstance(technique, Crossover):
-        return technique.segments if technique.overlap else 1
+        return technique.segments
     if isinstance(technique, Sharer):
         return 1
     bucket = Bucket(("all",), (parameters,), torch.float32)

@@ -24,13 +24,20 @@ def trajectory(folder: Path, technique: Line, best: float = 0.9, seed: int = 0, 
 
 
 def timing(
-    folder: Path, technique: Line, seconds: list[float], sent: int = 1000, seed: int = 0, **changes: object
+    folder: Path,
+    technique: Line,
+    seconds: list[float],
+    sent: int = 1000,
+    seed: int = 0,
+    first: tuple[float, int] | None = None,
+    **changes: object,
 ) -> Path:
-    """A short run on a link, whose settled steps take these seconds."""
+    """A short run on a link, whose settled steps take these seconds, and as many before them the first ones' numbers."""
     early, count = len(seconds), 2 * len(seconds)
     lines = [header(**technique | {"seed": seed, "steps": count, "eval_every": count} | changes)]
-    lines += [step(1 + n, 9.0, tx=10 * sent) for n in range(early)]
+    slow, more = first or (seconds[0], sent)
     phases = {"compute": 0.1, "waiting": 0.4}
+    lines += [step(1 + n, slow, tx=more, phases=phases) for n in range(early)]
     lines += [step(1 + early + n, each, tx=sent, phases=phases) for n, each in enumerate(seconds)]
     lines += [evaluation(count, 0.1, sum(seconds)), END]
     return write(_path(folder, "timing", technique, seed, changes), lines)

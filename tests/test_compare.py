@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from laconic import DAD, RankDAD
-from laconic.compare import Line, Plan, compare, is_complete, rounds
+from laconic import DAD, RankDAD, records
+from laconic.compare import TURN, Line, Plan, compare, is_complete, rounds
+from laconic.lab import Lab, parse_links
+from laconic.launch import WorkerError
 from laconic.train import Settings
 
 BASE = Settings(
@@ -31,6 +33,9 @@ class _Watcher:
 
     def start(self, settings):
         self.started.append((settings.spec, settings.seed))
+
+    def look(self):
+        pass
 
     def finish(self):
         pass
@@ -83,6 +88,48 @@ def test_lines_that_differ_in_nothing_but_the_link_are_together():
     (together,) = rounds(lines)
     names = [[line.name for line in alike] for alike in together]
     assert names == [["2-none", "2-100mbit"], ["4-none", "4-100mbit"]]
+
+
+def _abreast(directory, *links, **changes):
+    """Runs of plain DDP on these links, as `compare` takes them."""
+    labs = [Lab(parse_links(link, BASE.workers)) for link in links]
+    bases = [dataclasses.replace(BASE, link=link, steps=TURN + 2, **changes) for link in links]
+    plans = [Plan(base, ("ddp",), (0,)).runs(directory / str(n), labs[n]) for n, base in enumerate(bases)]
+    for settings in plans:
+        Path(settings[0].record).parent.mkdir()
+    return [(settings[0], lab) for settings, lab in zip(plans, labs, strict=True)]
+
+
+def test_runs_abreast_take_turns_and_learn_the_same(tmp_path):
+    class Links(_Watcher):
+        def start(self, settings):
+            self.started.append(settings.link)
+
+    watcher, links = Links(), ("none", "50mbit")
+    runs = _abreast(tmp_path, *links)
+    try:
+        paths = compare([runs], watcher)
+    finally:
+        for _, lab in runs:
+            lab.close()
+    assert (
+        watcher.started == [*links] * 4
+    )  # before the first step, after ten, after all; and then all are done
+    first, second = map(records.read, paths)
+    assert [step.loss for step in first.steps] == [step.loss for step in second.steps]
+    assert (len(first.steps), first.end.checksum) == (TURN + 2, second.end.checksum)
+    assert not list(tmp_path.glob("*/*.turn"))
+
+
+def test_where_one_abreast_fails_all_end_and_the_failure_is_told(tmp_path):
+    runs = _abreast(tmp_path, "none", "none", data="nowhere", task="fashion", size="small")
+    try:
+        with pytest.raises(WorkerError, match="nowhere"):
+            compare([runs], _Watcher())
+    finally:
+        for _, lab in runs:
+            lab.close()
+    assert not list(tmp_path.glob("*/*.turn"))
 
 
 def test_a_run_stays_complete_when_its_directory_moves(tmp_path):

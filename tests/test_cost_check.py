@@ -84,7 +84,13 @@ def test_small_layers_leave_together():
     layers = [records.Travel("", [1, 1], "one way", number, 0, 1.0) for number in numbers]
     dense = records.Travel("", [1, 1], "dense", 10**9, 0, 1.0)
     assert pipeline.departures([dense, *layers], workers=4) == 3
+    assert pipeline.departures([dense, *layers], workers=4, size=2) == 2
     assert pipeline.departures([dense], workers=4) == 1
+
+
+def test_layers_that_do_not_go_one_way_leave_alone():
+    layers = [records.Travel("", [1, 1], way, 1, 0, 1.0) for way in ("two ways", "rows", "two ways", "dense")]
+    assert pipeline.departures(layers, workers=4) == 3
 
 
 def test_cells_without_a_run_on_the_bare_machine_are_left_out(tmp_path):

@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+import recorded
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -134,6 +135,7 @@ def test_figures_have_a_line_for_every_technique_and_mark_the_link(answer):
     [
         (["--params", "0"], "--params is '0'; use a number above zero"),
         (["--params", "many"], "--params is 'many'"),
+        (["--params", "1e400"], "--params is '1e400'"),
         (["--link", "fast"], "link rate 'fast'"),
         (["--link", "none"], "--link is none"),
         (["--compute=-1s"], "--compute is '-1s'"),
@@ -151,6 +153,17 @@ def test_bad_input_gets_one_clear_sentence(arguments, sentence, capsys):
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_records_of_bare_links_show_no_scaling(tmp_path, capsys):
+    recorded.run(tmp_path / "a.jsonl", recorded.step(1, 1.0), link="none", shaped=False)
+    assert cli.main(["plan", "--runs", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "none of these records is of a shaped link" in capsys.readouterr().err
+
+
+def test_a_technique_is_planned_once_however_it_trains():
+    labels = [contestant.label for contestant in plan.parse(["ddp@lr=0.1", "thc@lr=0.1", "thc"])]
+    assert labels == ["plain DDP", "THC"]
 
 
 def test_the_command_prints_a_table_a_verdict_and_assumptions(capsys, tmp_path):

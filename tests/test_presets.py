@@ -76,6 +76,8 @@ def test_only_the_lines_with_the_text_in_their_name_run(two_lines, executed, tmp
             "no line of votes has 'digits' in its name; they are fashion-15-none, fashion-15-none-labels-2",
         ),
         ("digits --only digits", "--only digits chooses lines of a preset; name one"),
+        ("--preset paper --link 10gbit", "--preset paper has lines with --link of their own"),
+        ("--preset=paper --workers=2", "--preset paper has lines with --workers of their own"),
     ],
 )
 def test_what_a_preset_cannot_do_is_said(words, sentence, capsys):

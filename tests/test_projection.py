@@ -14,8 +14,11 @@ def _evidence(folder):
 def test_a_projected_run_is_the_trajectory_at_the_links_pace(tmp_path):
     trajectory(tmp_path, DDP, seed=0)
     trajectory(tmp_path, DDP, seed=1, best=0.8)
-    timing(tmp_path, DDP, [0.4, 0.5, 0.9], sent=1000, seed=0)
-    timing(tmp_path, DDP, [0.5, 0.7], sent=3000, seed=1)  # all five together: seconds 0.5, bytes 1000
+    first = (9.0, 10_000)
+    timing(tmp_path, DDP, [0.4, 0.5, 0.9], sent=1000, seed=0, first=first)
+    timing(
+        tmp_path, DDP, [0.5, 0.7], sent=3000, seed=1, first=first
+    )  # all five together: seconds 0.5, bytes 1000
     evidence = _evidence(tmp_path)
     assert [(run.header.seed, run.header.link, run.header.projected) for run in evidence.runs] == [
         (0, "100mbit", True),
@@ -25,11 +28,13 @@ def test_a_projected_run_is_the_trajectory_at_the_links_pace(tmp_path):
         assert run.header.shaped
         assert run.header.steps == STEPS
         assert [(e.step, e.seconds, e.tx) for e in run.evals] == [
-            (n, pytest.approx(0.5 * n), 1000 * n) for n in range(10, 101, 10)
+            (n, pytest.approx(2 * 9.0 + 0.5 * (n - 2)), 2 * 10_000 + 1000 * (n - 2))
+            for n in range(10, 101, 10)
         ]
         assert run.evals[-1].value == best
-        assert run.end.seconds == pytest.approx(50)
-        assert {(s.seconds, s.tx, s.phases["waiting"]) for s in run.steps} == {(0.5, 1000, 0.4)}
+        assert run.end.seconds == pytest.approx(67)
+        assert {(s.seconds, s.tx, s.phases["waiting"]) for s in run.steps[2:]} == {(0.5, 1000, 0.4)}
+        assert [(s.seconds, s.tx) for s in run.steps[:2]] == [first] * 2
     assert evidence.runs[0].steps[3].loss == pytest.approx(1 / 4)
     (row,) = summary.summarize(evidence.runs)
     assert row.step_seconds.mean == 0.5
@@ -105,8 +110,19 @@ def test_the_report_says_what_is_projected_and_checks_it(tmp_path):
 def test_bytes_of_messages_that_shrink_are_the_trajectorys():
     step = records.Step(0, 0.5, None, {}, tx=220, sent=200)
     past = records.Eval(10, 1.0, 0.9, sent=500)
-    on_link = projection._eval_on(past, step)
+    on_link = projection._eval_on(past, projection.Pace((), step))
     assert (on_link.seconds, on_link.sent, on_link.tx) == (5.0, 500, 550)
+
+
+def test_timings_of_two_machines_are_not_mixed(tmp_path):
+    trajectory(tmp_path, DDP, machine="another, 16 cores")
+    timing(tmp_path, DDP, [0.5])
+    assert len(_evidence(tmp_path).runs) == 1
+    timing(tmp_path, DDP, [0.1], seed=1, machine="a third, 4 cores")
+    with pytest.raises(
+        ValueError, match="plain DDP on 100mbit was timed on AMD EPYC, 2 cores and on a third, 4 cores"
+    ):
+        _evidence(tmp_path)
 
 
 def test_a_short_run_on_the_bare_machine_is_no_row(tmp_path):

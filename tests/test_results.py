@@ -116,6 +116,24 @@ def test_the_check_of_the_projection_counts_who_agrees(paper):
     assert "In 1 of 2 full runs" in _page(paper)
 
 
+def test_a_link_that_was_not_shaped_is_not_the_link(paper):
+    for path in paper.glob("timing-*"):
+        path.write_text(path.read_text().replace('"shaped": true', '"shaped": false'))
+    page = _page(paper)
+    assert _line(page, "fashion, 4 workers, 100mbit: Laconic's best against plain")[2:] == [
+        "—",
+        "not measured",
+    ]
+    assert "The link was **not shaped**." in page
+
+
+def test_who_is_at_the_target_from_the_start_is_not_so_many_times_sooner(tmp_path):
+    for technique in (DDP, THC):
+        start = [header(**technique), evaluation(0, 0.1, 0.0), evaluation(9, 0.1, 1.0)]
+        write(tmp_path / f"{technique['label']}.jsonl", [*start, step(1), END])
+    assert _line(_page(tmp_path), "THC")[8] == "—"
+
+
 def test_replicas_are_counted_and_gossip_has_its_distance(tmp_path):
     lines = [step(1), evaluation(1, 0.5, 1.0)]
     equal = write(tmp_path / "a.jsonl", [header(), *lines, END])
