@@ -32,7 +32,7 @@ def timing(
     first: tuple[float, int] | None = None,
     **changes: object,
 ) -> Path:
-    """A short run on a link, whose settled steps take these seconds, and as many before them the first ones' numbers."""
+    """A short run on a link, whose settled steps take these seconds; `first`: seconds and bytes of as many before."""
     early, count = len(seconds), 2 * len(seconds)
     lines = [header(**technique | {"seed": seed, "steps": count, "eval_every": count} | changes)]
     slow, more = first or (seconds[0], sent)
