@@ -4,7 +4,7 @@ import pytest
 import recorded
 
 from laconic import cost_check, pipeline, records, scaling
-from laconic.cost import LANE, Exchange, Link
+from laconic.cost import RELAYED, Exchange, Link
 
 # Of `laconic compare fashion --techniques … --link none` and of the same on a shaped link, medians of steps 4 to 25,
 # within a few hours on one machine of 2 cores: workers, spec, computing alone, seconds and bytes on the bare machine,
@@ -60,8 +60,8 @@ def test_nothing_is_taken_from_the_run_that_is_predicted(tmp_path):
 
 def test_gossip_that_overlaps_takes_as_long_as_the_longer(tmp_path):
     cell = _cell(tmp_path, 8, "crossover:overlap=true", 0.1, 0.25, 15_040_000, "100mbit", 1.7)
-    wire = Exchange(15_040_000, 0, used=LANE).wire(Link(1e8))
-    assert cell.predicted == pytest.approx(wire + 0.15 / 16)  # of 16 segments, one shows
+    wire = Exchange(15_040_000, 0, used=RELAYED).wire(Link(1e8))
+    assert cell.predicted == pytest.approx(wire + 0.25 / 16)  # of 16 segments, one shows
     fast = _cell(tmp_path, 8, "crossover:overlap=true", 0.1, 0.25, 15_040_000, "1000gbit", 0.25)
     assert fast.predicted == pytest.approx(0.25)
 
