@@ -1,13 +1,14 @@
 """In how many pieces a technique's messages travel, one behind the other, and how full they keep a link.
 
 Techniques cut a bucket themselves. gloo's ring cuts what it reduces into segments of at most a mebibyte, at least two
-for each worker. PowerSGD sums one side of its factors, then the other, and waits for each. Layers leave one by one,
-or small ones together. Crossover's segments leave as they are ready and are mixed as they are heard; with `overlap`
-each then goes on at once.
+for each worker. PowerSGD sums one side of a bucket's factors, then the other, and waits for each; buckets are beside
+each other. Layers leave one by one, or small ones together. Crossover's segments leave as they are ready and are
+mixed as they are heard; with `overlap` each then goes on at once.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SEGMENT = 1 << 20
 """Bytes of gloo's segments, at most."""
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+"""Bytes of DDP's buckets, at most."""
 
 
 def pieces(contestant: Contestant, parameters: int, workers: int) -> int:
@@ -33,7 +36,7 @@ def pieces(contestant: Contestant, parameters: int, workers: int) -> int:
     if isinstance(contestant, Attached):
         return _cut(contestant.technique, parameters, workers)
     if isinstance(contestant, PowerSGD):
-        return 1
+        return 1 + math.ceil(max(0, 4 * parameters - FIRST_BUCKET) / BUCKET)
     size = 2 if isinstance(contestant, Fp16) else 4
     return max(2 * workers, size * parameters // SEGMENT)
 

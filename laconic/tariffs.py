@@ -20,7 +20,7 @@ from laconic.dense import FORMATS, Dense
 from laconic.edad import EDAD
 from laconic.layers import Layer
 from laconic.modular import BLOCK
-from laconic.pipeline import pieces, used
+from laconic.pipeline import BUCKET, pieces, used
 from laconic.shared_layers import Sharer
 from laconic.specs import Attached, Fp16, Plain, PowerSGD
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from laconic.specs import Contestant
-
-BUCKET = 25 << 20
-"""Bytes of DDP's buckets."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def test_gossip_that_overlaps_takes_as_long_as_the_longer(tmp_path):
     wire = Exchange(15_040_000, 0, used=RELAYED).wire(Link(1e8))
     assert cell.predicted == pytest.approx(wire + 0.25 / 16)  # of 16 segments, one shows
     fast = _cell(tmp_path, 8, "crossover:overlap=true", 0.1, 0.25, 15_040_000, "1000gbit", 0.25)
-    assert fast.predicted == pytest.approx(0.25)
+    assert fast.predicted == pytest.approx(0.25, rel=1e-3)  # and of the wire, one's part
 
 
 def test_bytes_are_of_the_steps_that_were_measured(tmp_path):
