@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laconic import kernels, samples
-from laconic.cost import FRAMES, LANE, RING, SCATTERED
+from laconic.cost import FRAMES, LANE, RELAYED, RING, SCATTERED
 from laconic.inspect_gradients import table
 from laconic.plan import FLOPS, PAYS, RATES
 from laconic.quantities import bits_per_second, duration, size
@@ -124,6 +124,6 @@ def _link(question: Question) -> str:
     rate, latency = bits_per_second(question.link.rate or 0), duration(question.link.latency)
     return (
         f"Every worker has a link of {rate} both ways to itself, with {latency} of latency; headers make bytes "
-        f"{FRAMES:.3f} times as many. Rings use {RING:.0%} of its time, Laconic's pieces {LANE:.0%} and Crossover, "
-        f"unless it overlaps, {SCATTERED:.0%}."
+        f"{FRAMES:.3f} times as many. Rings use {RING:.0%} of its time, Laconic's pieces {LANE:.0%}, and Crossover "
+        f"{SCATTERED:.0%}, or {RELAYED:.0%} where it overlaps."
     )
