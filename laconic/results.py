@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from laconic import charts, cost_check, results_claims, results_figures, results_method, results_rules
-from laconic.board import Board, board, family, sooner
+from laconic.board import Board, board, family, is_real, sooner
 from laconic.projection import shows_only_time
 from laconic.results_rules import MISSING
 from laconic.results_tables import comparison, metric, phases, specs_of, table, words_table
@@ -158,7 +158,7 @@ def _link(shown: Board, task: str, link: str, sections: Sequence[Section], stem:
 def _setting(shown: Board, rows: Section) -> str:
     setting = rows[0].setting
     split = "" if setting.split == "iid" else f", split {setting.split}"
-    shaped = "" if setting.shaped or setting.link == "none" else " The link was **not shaped**."
+    shaped = "" if is_real(setting) else " The link was **not shaped**."
     title = f"**{setting.workers} workers{split}.** {_kind(rows)}{shaped}"
     numbers = comparison(shown, rows, specs_of(shown, setting))
     return "\n\n".join([title, numbers, _folded("Seconds by phase", phases(rows))])

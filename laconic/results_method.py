@@ -32,10 +32,10 @@ def projection(board: Board) -> str:
     lengths = _joined(sorted({run.header.steps for run in board.evidence.timings}))
     text = (
         "A synchronous technique learns the same on any link. So each was trained in full on the bare machine, its "
-        f"step was timed on each link in rounds of {lengths} steps, and the seconds above are the number of steps "
-        f"times the median step, over all rounds and without the first {WARM_UP} steps of each (or the first half): "
-        "by then GenNorm's messages have the size that they keep. Bytes are the training's own, with the link's "
-        "frames. "
+        f"step was timed on each link in rounds of {lengths} steps. The seconds above are those of the first "
+        f"{WARM_UP} steps as they were timed (or of the first half of a round), and for all others the median step "
+        "after these, over all rounds: by then GenNorm's messages have the size that they keep. Bytes are the "
+        "training's own where Laconic counts them, with the link's frames, and else the rounds', like seconds. "
     )
     return text + _checked(board.evidence.checks)
 

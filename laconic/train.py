@@ -126,13 +126,15 @@ class Worker:
 
     def run(self) -> None:
         """The run is trained, evaluated and recorded."""
-        self._take_turn(0)
+        if self.turns is not None:
+            self.turns.wait(0)
         compute = self._compute_alone()
         self._evaluate(0, 0.0)
         self.traffic.restart()
         elapsed = 0.0
         for step in range(1, self.settings.steps + 1):
-            self._take_turn(step)
+            if self.turns is not None:
+                self.turns.wait(step)
             start = time.perf_counter()
             loss = self._step(step, next(self.batches))
             seconds = time.perf_counter() - start
@@ -141,10 +143,6 @@ class Worker:
             if step % self.settings.eval_every == 0 or step == self.settings.steps:
                 self._evaluate(step, elapsed)
         self._finish(elapsed)
-
-    def _take_turn(self, step: int) -> None:
-        if self.turns is not None and self.turns.wait(step):
-            self.traffic.pause()
 
     def _step(self, step: int, batch: Batch) -> float:
         progress = (step - 1) / self.settings.steps
@@ -259,10 +257,10 @@ class Turns:
         self._path = path
         self._allowed = -1
 
-    def wait(self, step: int) -> bool:
-        """The step may be taken; whether workers had to talk to know."""
+    def wait(self, step: int) -> None:
+        """The step may be taken. What is under way meanwhile belongs to it, and so do some bytes of ours."""
         if step <= self._allowed:
-            return False
+            return
         allowed = torch.tensor([-1])
         if dist.get_rank() == 0:
             while allowed < step:
@@ -270,7 +268,6 @@ class Turns:
                 allowed.fill_(int(self._path.read_text()))
         dist.broadcast(allowed, 0)
         self._allowed = int(allowed)
-        return True
 
 
 class Traffic:
