@@ -2,8 +2,12 @@
 never multiplied.
 
 In a forward of the DDP model whose backward will be exchanged, a module computes with its weight detached, and the
-weight hangs beside its input instead: there it gets zeros, for DDP to see that its turn has come. The result
-overwrites them. Everywhere else (`no_sync`, the bare module, a compiled one, the data's own layer) all is as always.
+weight hangs beside its input instead: there it gets nothing, for DDP to see that its turn has come. Everywhere else
+(`no_sync`, the bare module, a compiled one, the data's own layer, a weight whose gradient a hook wants to see)
+all is as always.
+
+DDP that looks for unused parameters takes one without a gradient for such a one: there, a weight gets zeros, and the
+result overwrites them.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ class Bypass:
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._exchanged = False
+        self._zeros = bool(ddp.find_unused_parameters)
         self._aside: dict[nn.Module, nn.Parameter] = {}
         self._handles = [
             ddp.register_forward_pre_hook(self._begin),
@@ -63,9 +68,11 @@ class Bypass:
             return None
         if not (arguments[0].requires_grad and weight.requires_grad):
             return None  # it would get a gradient that nobody wants
+        if weight._backward_hooks or len(weight._post_accumulate_grad_hooks or ()) > 1:
+            return None  # one is `SharedLayers`' own
         self._aside[module] = weight
         module._parameters["weight"] = weight.detach()  # type: ignore[assignment]
-        return (_Beside.apply(arguments[0], weight), *arguments[1:])
+        return (_Beside.apply(arguments[0], weight, self._zeros), *arguments[1:])
 
     def _restore(self, module: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
         if module in self._aside:
@@ -73,13 +80,13 @@ class Bypass:
 
 
 class _Beside(torch.autograd.Function):
-    """The value, beside which a weight has a gradient of zeros."""
+    """The value, beside which a weight has its turn, with no gradient or with zeros."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.weight = weight.detach()
+    def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor, zeros: bool) -> torch.Tensor:
+        ctx.weight = weight.detach() if zeros else None
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return grad, torch.zeros_like(ctx.weight)
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
+        return grad, None if ctx.weight is None else torch.zeros_like(ctx.weight), None

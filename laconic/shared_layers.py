@@ -59,7 +59,9 @@ class _Step:
     left: list[Layer] = field(default_factory=list)
     waiting: list[tuple[Shared, Load]] = field(default_factory=list)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Weights' gradients."""
+    """Weights' gradients, or the weights themselves where backward left them out."""
+    left_out: set[torch.Tensor] = field(default_factory=set)
+    """Weights that have had their turn in backward, without a gradient."""
     results: dict[str, Shared] = field(default_factory=dict)
     products: dict[str, Product] = field(default_factory=dict)
 
@@ -144,21 +146,22 @@ class SharedLayers:
         views = dict(zip(names, bucket.gradients(), strict=True))
         if self.choices is None:
             self._count(views)
+        buffer, places = self._places(bucket, views)
         sharing = {layer.weight: layer for layer in self._sharing()}
         self._leave([sharing[name] for name in names if name in sharing], views)
         pending: list[torch.futures.Future[Any]] = [
-            self._fill(layer, views) for layer in sharing.values() if views.keys() & {*layer.parameters}
+            self._fill(layer, places) for layer in sharing.values() if views.keys() & {*layer.parameters}
         ]
         taken = {name for layer in sharing.values() for name in layer.parameters}
         others = [
             name for name in names if name not in taken and not name.startswith(self._technique.private)
         ]
         if others:
-            pending.append(self._average({name: views[name] for name in others}, bucket.is_last()))
+            own, averages = ({name: where[name] for name in others} for where in (views, places))
+            pending.append(self._average(own, averages, bucket.is_last()))
         if bucket.is_last():
             self._send()
             self._end_step()
-        buffer = bucket.buffer()
         return torch.futures.collect_all(pending).then(lambda done: _settled(done.value(), buffer))
 
     def state(self) -> dict[str, int]:
@@ -185,13 +188,43 @@ class SharedLayers:
     def _sharing(self) -> list[Layer]:
         return [choice.layer for choice in self.choices or () if choice.way != "dense"]
 
+    def _places(
+        self, bucket: dist.GradBucket, views: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Where a bucket's results go, and each parameter's.
+
+        That is the bucket itself, from which DDP copies them to where gradients are. What backward left out is
+        nowhere yet: these gradients lie among the results, and DDP finds nothing to copy.
+        """
+        buffer, ddp = bucket.buffer(), self._ddp()
+        left_out = [
+            parameter
+            for parameter in bucket.parameters()
+            if parameter in self._step.left_out and parameter.dtype == buffer.dtype
+        ]
+        if not left_out or ddp is None or ddp.gradient_as_bucket_view or buffer.device.type != "cpu":
+            return buffer, views
+        results = torch.empty_like(buffer)
+        start = buffer.storage_offset()
+        places = {
+            name: results.as_strided(view.shape, view.stride(), view.storage_offset() - start)
+            for name, view in views.items()
+        }
+        for parameter in left_out:
+            parameter.grad = places[self._name(parameter)]
+        for name in views:
+            if name.startswith(self._technique.private):
+                places[name].copy_(views[name])
+        return results, places
+
     def _has_gradient(self, layer: Layer, weight: torch.Tensor) -> None:
         """In backward: the layers whose turn it is leave."""
         self._taps.done(layer.name)
+        if weight.grad is None:
+            self._step.left_out.add(weight)
         ddp = self._ddp()
         if self._order and ddp is not None and ddp.require_backward_grad_sync:
-            assert weight.grad is not None
-            self._step.ready[layer.weight] = weight.grad
+            self._step.ready[layer.weight] = weight if weight.grad is None else weight.grad
             while (upcoming := self._upcoming()) is not None and upcoming.weight in self._step.ready:
                 self._share(upcoming, self._step.ready[upcoming.weight])
 
@@ -247,7 +280,9 @@ class SharedLayers:
 
         return self._result(layer).then(fill)
 
-    def _average(self, views: Mapping[str, torch.Tensor], last: bool) -> torch.futures.Future[None]:
+    def _average(
+        self, views: Mapping[str, torch.Tensor], places: Mapping[str, torch.Tensor], last: bool
+    ) -> torch.futures.Future[None]:
         """A future that these parameters have their average gradients; the last ones go with what still waits."""
         sizes = tuple(view.numel() for view in views.values())
         flat = torch.cat([view.flatten() for view in views.values()])
@@ -255,8 +290,8 @@ class SharedLayers:
 
         def back(done: torch.futures.Future[Any]) -> None:
             done.value()  # raises what went wrong
-            for view, part in zip(views.values(), flat.split(sizes), strict=True):
-                view.copy_(part.view_as(view))
+            for place, part in zip(places.values(), flat.split(sizes), strict=True):
+                place.copy_(part.view_as(place))
 
         pieces = self._exchange.pieces(layout)
         if last and len(pieces) == 1 and _known(pieces[0]) is not None and not self._exchange.measure_error:

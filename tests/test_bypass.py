@@ -10,14 +10,15 @@ from workers import run
 
 import laconic
 from laconic.bypass import Bypass
+from laconic.shared_layers import SharedLayers
 
 
-def _model(inplace=True):
+def _model(inplace=True, **options):
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Linear(40, 60), nn.ReLU(inplace), nn.Linear(60, 50), nn.ReLU(inplace), nn.Linear(50, 7)
     )
-    return DistributedDataParallel(net)
+    return DistributedDataParallel(net, **options)
 
 
 def _inputs(step, rows=4):
@@ -51,20 +52,85 @@ def test_what_is_learned_is_the_same_to_the_bit(technique):
         assert torch.equal(with_it, without)
 
 
-def _spared_gradients():
-    """What the middle layer's own gradient is before the exchange, in each of the first steps."""
-    model, seen = _model(), []
+def _spared_gradients(bucket_view):
+    """Whether the layers' own gradients were there before the exchange, in each of the first steps."""
+    model, seen = _model(gradient_as_bucket_view=bucket_view), []
     laconic.attach(model, laconic.DAD())
-    model.module[2].weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.clone()))
+    reducing = SharedLayers.reduce
+
+    def reduce(self, bucket):
+        seen.append(model.module[2].weight.grad is not None)
+        return reducing(self, bucket)
+
+    SharedLayers.reduce = reduce
     _stepped(model, 5)
-    return [bool(grad.any()) for grad in seen], model.module[2].weight.grad.clone()
+    return seen, model.module[2].weight.grad.clone()
 
 
-def test_it_is_not_multiplied_once_layers_have_agreed():
-    before, after = run(2, _spared_gradients)[0]
+@pytest.mark.parametrize("bucket_view", [False, True])
+def test_it_is_not_multiplied_once_layers_have_agreed(bucket_view):
+    before, after = run(2, _spared_gradients, bucket_view)[0]
     assert before[0]
     assert not any(before[2:])
     assert after.any()
+
+
+def _watched(register):
+    """What a user's hook sees of the middle layer's gradient, step by step, and of plain DDP's."""
+    found = []
+    for technique in (laconic.DAD(), None):
+        model, seen = _model(), []
+        weight = model.module[2].weight
+        getattr(weight, register)(lambda given, seen=seen: seen.append(_gradient(given).clone()))
+        if technique:
+            laconic.attach(model, technique)
+        _stepped(model, 5)
+        found.append(seen)
+    return found
+
+
+def _gradient(given):
+    return given.grad if isinstance(given, nn.Parameter) else given
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_users_hook_sees_the_gradient(register):
+    with_it, without = run(2, _watched, register)[0]
+    assert len(with_it) == len(without) == 5
+    for seen, expected in zip(with_it, without, strict=True):
+        torch.testing.assert_close(seen, expected)
+
+
+def _kept():
+    """A user keeps gradients, as they are and detached, while training goes on."""
+    model, kept, copies = _model(), [], []
+    laconic.attach(model, laconic.RankDAD(rank=2))
+    for step in range(6):
+        model.zero_grad()
+        model(_inputs(step)).square().mean().backward()
+        for parameter in model.parameters():
+            kept += [parameter.grad, parameter.grad.detach().flatten()]
+            copies += [parameter.grad.clone(), parameter.grad.flatten().clone()]
+    return all(torch.equal(*pair) for pair in zip(kept, copies, strict=True))
+
+
+def test_gradients_that_a_user_keeps_stay():
+    assert run(2, _kept)[0]
+
+
+def _where_gradients_lie():
+    """Whether DDP found gradients where results are: in the same memory, one after the other."""
+    model, memories = _model(), []
+    laconic.attach(model, laconic.DAD())
+    for step in range(5):
+        model.zero_grad()
+        model(_inputs(step)).square().mean().backward()
+        memories.append(len({model.module[i].weight.grad.untyped_storage().data_ptr() for i in (2, 4)}))
+    return memories
+
+
+def test_ddp_need_not_copy_what_backward_left_out():
+    assert run(2, _where_gradients_lie)[0] == [2, 2, 1, 1, 1]
 
 
 def _elsewhere():
