@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from laconic import kernels
+from laconic import kernels, streams
 from laconic.lane import InterleavedLane, Lane, StreamLane
 from laconic.meter import Meter, Stats
 from laconic.places import Transfer
@@ -170,7 +170,7 @@ class Exchange:
     ) -> torch.futures.Future[Any]:
         journeys = journeys or [_stay()]  # a bucket of empty parameters
         self._count(step, len(journeys), last)
-        passage = _Passage(arriving, _future(self._device), step, len(journeys))
+        passage = _Passage(arriving, streams.future(self._device), step, len(journeys))
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for journey in journeys:
             self._lane.submit(journey, arrive, fail)
@@ -190,6 +190,7 @@ class Exchange:
             self.step += 1
 
     def _travel(self, turn: Turn, grad: torch.Tensor, step: _Step) -> Journey:
+        streams.borrow((grad, *(turn.rows or ())))
         exact = grad.to(torch.float32, copy=True) if self.measure_error else None
         if exact is not None:
             yield _sum(exact)
@@ -207,6 +208,8 @@ class Exchange:
             step.readings[name].append(reading)
 
     def _travel_together(self, turns: Sequence[tuple[Turn, torch.Tensor]], step: _Step) -> Journey:
+        for turn, grad in turns:
+            streams.borrow((grad, *(turn.rows or ())))
         with self.meter.phase("encode"):
             messages = [self.technique.encode(turn, grad)[0] for turn, grad in turns]
             joined = torch.cat(messages).to(self._carrier)
@@ -311,10 +314,6 @@ def dissolve(group: dist.ProcessGroup) -> None:
 def _stay() -> Journey:
     """A journey that goes nowhere."""
     yield from ()
-
-
-def _future(device: torch.device) -> torch.futures.Future[Any]:
-    return torch.futures.Future(devices=[device] if device.type == "cuda" else [])
 
 
 def _move(messages: Messages, device: torch.device) -> Messages:

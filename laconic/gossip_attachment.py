@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from laconic import mixing
+from laconic import mixing, streams
 from laconic.attachment import Attachment
 from laconic.exchange import Exchange, channels, dissolve, like
 from laconic.gossip import Mixer
@@ -83,9 +83,7 @@ class GossipAttachment(Attachment):
         if self._reducer is not None:
             return self._reducer.reduce(bucket)
         buffer = bucket.buffer()
-        own: torch.futures.Future[torch.Tensor] = torch.futures.Future(
-            devices=[buffer.device] if buffer.is_cuda else []
-        )
+        own: torch.futures.Future[torch.Tensor] = streams.future(buffer.device)
         own.set_result(buffer)
         return own
 

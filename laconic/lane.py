@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from laconic import streams
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
@@ -39,7 +41,7 @@ class _Traveler:
     journey: Journey
     done: Callable[[], None]
     failed: Callable[[BaseException], None]
-    ready: torch.cuda.Event | None = None
+    ready: streams.Mark | None = None
     round: int = 0
 
 
@@ -64,7 +66,7 @@ class Lane(abc.ABC):
 
         What the calling thread's current CUDA stream has been given so far comes before the journey.
         """
-        traveler = _Traveler(next(self._numbers), journey, done, failed, _mark())
+        traveler = _Traveler(next(self._numbers), journey, done, failed, streams.mark())
         self._events.put(lambda: self._depart(traveler))
 
     def close(self, timeout: float = 5.0) -> None:
@@ -136,8 +138,7 @@ class InterleavedLane(Lane):
         super().__init__(device, meter)
 
     def _begin(self, traveler: _Traveler) -> None:
-        if traveler.ready is not None:
-            torch.cuda.current_stream().wait_event(traveler.ready)
+        streams.after(traveler.ready)
         self._advance(traveler)
 
     def _advance(self, traveler: _Traveler) -> None:
@@ -180,19 +181,10 @@ class StreamLane(Lane):
         stream, previous = next(self._streams), self._previous
         self._previous = stream
         with torch.cuda.stream(stream):
-            if traveler.ready is not None:
-                stream.wait_event(traveler.ready)
+            streams.after(traveler.ready)
             for transfer in traveler.journey:
                 self._meter.count(transfer)
                 with self._meter.phase(transfer.phase):
                     transfer.start(self._group).wait()
             stream.wait_stream(previous)  # what is done on this stream is done on both
             self._end(traveler)
-
-
-def _mark() -> torch.cuda.Event | None:
-    if not torch.cuda.is_initialized():
-        return None
-    event = torch.cuda.Event()
-    event.record()
-    return event

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 
+from laconic import streams
 from laconic.bypass import Bypass
 from laconic.exchange import Load
 from laconic.layers import multiplied
@@ -120,6 +121,7 @@ class SharedLayers:
             exchange,
             name,
         )
+        self._device = next(ddp.parameters()).device
         self._layers = list(found)
         self._modules = {layer.name: modules for layer, modules in found.items()}
         self._taps = technique.tap(found)
@@ -149,7 +151,7 @@ class SharedLayers:
         buffer, places = self._places(bucket, views)
         sharing = {layer.weight: layer for layer in self._sharing()}
         self._leave([sharing[name] for name in names if name in sharing], views)
-        pending: list[torch.futures.Future[Any]] = [
+        pending: list[Result] = [
             self._fill(layer, places) for layer in sharing.values() if views.keys() & {*layer.parameters}
         ]
         taken = {name for layer in sharing.values() for name in layer.parameters}
@@ -162,7 +164,7 @@ class SharedLayers:
         if bucket.is_last():
             self._send()
             self._end_step()
-        return torch.futures.collect_all(pending).then(lambda done: _settled(done.value(), buffer))
+        return _settled(pending, buffer)
 
     def state(self) -> dict[str, int]:
         """What a resumed run needs to choose as this one did."""
@@ -269,40 +271,47 @@ class SharedLayers:
             shared = self._exchange.share([load for _, load in waiting])
             shared.then(lambda done: _pass_on(done, results))
 
-    def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> torch.futures.Future[None]:
+    def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
         """A future that the layer's parameters in this bucket have their gradients."""
+        mine, filled = views.keys() & {*layer.parameters}, streams.mark()
 
-        def fill(done: Shared) -> None:
+        def fill(done: Shared) -> torch.Tensor:
             products = done.value()
+            streams.after(filled)  # by DDP, with what backward has made
             with self._exchange.meter.phase("decode"):
-                for name in views.keys() & {*layer.parameters}:
+                for name in mine:
                     products[name].into(views[name])
+            return next(iter(views.values()))
 
         return self._result(layer).then(fill)
 
     def _average(
         self, views: Mapping[str, torch.Tensor], places: Mapping[str, torch.Tensor], last: bool
-    ) -> torch.futures.Future[None]:
+    ) -> Result:
         """A future that these parameters have their average gradients; the last ones go with what still waits."""
         sizes = tuple(view.numel() for view in views.values())
         flat = torch.cat([view.flatten() for view in views.values()])
         layout = Bucket(tuple(views), sizes, flat.dtype)
 
-        def back(done: torch.futures.Future[Any]) -> None:
+        def back(done: torch.futures.Future[Any]) -> torch.Tensor:
             done.value()  # raises what went wrong
+            streams.borrow([flat])
             for place, part in zip(places.values(), flat.split(sizes), strict=True):
                 place.copy_(part.view_as(place))
+            return flat
 
         pieces = self._exchange.pieces(layout)
         if last and len(pieces) == 1 and _known(pieces[0]) is not None and not self._exchange.measure_error:
-            result: Shared = torch.futures.Future()
+            result: Shared = streams.future(flat.device)
             self._step.waiting.append((result, Load(pieces[0], None, flat)))
             return result.then(back)
         return self._exchange.reduce(flat, layout, last=False).then(back)
 
     def _result(self, layer: Layer) -> Shared:
         """The layer's gradient in this step; its weight and its bias may be in different buckets."""
-        return self._step.results.setdefault(layer.name, torch.futures.Future())
+        if layer.name not in self._step.results:
+            self._step.results[layer.name] = streams.future(self._device)
+        return self._step.results[layer.name]
 
     def _end_step(self) -> None:
         self._exchange.end_step()
@@ -378,7 +387,18 @@ def _pass_on(done: Shared, results: Sequence[Shared]) -> None:
             result.set_exception(error)  # type: ignore[arg-type]
 
 
-def _settled(done: Sequence[torch.futures.Future[Any]], buffer: torch.Tensor) -> torch.Tensor:
-    for each in done:
-        each.value()  # raises what went wrong
-    return buffer
+def _settled(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
+    """A future of the buffer, once all that is pending has been done to it."""
+    settled = streams.future(buffer.device)
+
+    def settle(_all: torch.futures.Future[Any]) -> None:
+        try:
+            for each in pending:
+                each.wait()  # it is there; this raises what went wrong, and comes after what its device still does
+        except Exception as error:  # DDP must learn of it
+            settled.set_exception(error)
+        else:
+            settled.set_result(buffer)
+
+    torch.futures.collect_all(list(pending)).then(settle)
+    return settled.then(lambda done: done.value())  # raises what `set_exception` only stores

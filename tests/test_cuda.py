@@ -7,7 +7,7 @@ from toys import flat, loss, network, parallel, train
 from workers import run
 
 import laconic
-from laconic import THC, Dense, GenNorm, SignVote
+from laconic import DAD, THC, Crossover, Dense, GenNorm, RankDAD, SignVote
 from laconic.technique import Surveyor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -79,6 +79,38 @@ def test_a_device_votes(group, workers):
         assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
         assert torch.equal(weights, results[0][1])
         assert 0.3 < readings["bits up"] < 1.5  # small tensors: headers, and one of every bias
+
+
+@pytest.mark.parametrize("technique", [DAD(), RankDAD(rank=64)], ids=repr)
+@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("gloo", 3), ("nccl", 1)])
+def test_layers_share_on_a_device(technique, group, workers):
+    """Of factors of full rank, too, the average is what plain DDP has."""
+    results = run(workers, _both, technique, group)
+    for (plain, ours), (_, weights), stats, _ in results:
+        assert ours == pytest.approx(plain, rel=1e-3)
+        assert torch.equal(weights, results[0][1][1])
+        assert stats.steps == 20
+
+
+def _gossiped(technique, device):
+    torch.cuda.set_device(0)
+    model = parallel(_OnDevice() if device == "cuda" else network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    attachment = laconic.attach(model, technique, optimizer=optimizer)
+    losses = train(model, range(20), optimizer=optimizer)
+    attachment.state_dict()
+    return losses, attachment.consensus()
+
+
+@pytest.mark.parametrize(
+    "technique", [Crossover(), Crossover(overlap=True), Crossover(codec="int8")], ids=repr
+)
+def test_a_device_gossips_as_a_host_does(technique):
+    for (ours, apart), (host, expected) in zip(
+        run(3, _gossiped, technique, "cuda"), run(3, _gossiped, technique, "cpu"), strict=True
+    ):
+        assert ours == pytest.approx(host, rel=0.02)
+        assert apart == pytest.approx(expected, rel=0.1)
 
 
 def _bad_batch(technique, group):
