@@ -81,9 +81,9 @@ def run_plan(plan: Plan, directory: Path) -> list[Path]:
 def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = "") -> list[Path]:
     """The records of all runs, each in its plan's directory; plans, which differ in links only, go abreast.
 
-    A sentence that was `said` before is not said again.
+    Where there are several, some of their techniques do, too. A sentence that was `said` before is not said again.
     """
-    from laconic.compare import compare
+    from laconic.compare import compare, crowds
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
 
@@ -97,7 +97,7 @@ def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = ""
         base, abreast = lines[0][0].base, list(zip(*runs, strict=True))
         title = f"{base.task}, {base.workers} workers, {'; '.join(titles)}{part}"
         table = stack.enter_context(LiveTable([settings for each in abreast for settings, _ in each], title))
-        return compare(abreast, table)
+        return compare(crowds(abreast) if len(lines) > 1 else abreast, table)
 
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:

@@ -2,21 +2,22 @@
 
 Runs go one after another, so that each has the machine to itself; all techniques of a seed come before the next seed.
 Where there are several plans, the first seed of all of them comes before the second of any, and plans that differ in
-nothing but the link go abreast: a technique's runs on all links are started together and take turns, some steps each,
-while the others stand still. So the machine's moods fall on all alike. A run whose record is complete is not run
-again, wherever its directory lies now.
+nothing but the link go abreast: a technique's runs on all links, and those of as many more techniques as there is
+memory for, are started together and take turns, some steps each, while the others stand still. So the machine's moods
+fall on all alike. A run whose record is complete is not run again, wherever its directory lies now.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from laconic import specs
 from laconic.launch import Job
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 TURN = 10
 """Steps that a run takes before those abreast of it take theirs."""
+ROOM = 0.55e9
+"""Bytes of memory that a worker takes, with its launcher: `fashion` and `text` on two cores."""
+SHARE = 0.6
+"""Of the machine's memory for workers that stand still or run."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,25 @@ def _but_for_link(line: Line) -> Plan:
     return dataclasses.replace(line.plan, base=dataclasses.replace(line.plan.base, link="none"))
 
 
+Runs: TypeAlias = "Sequence[tuple[Settings, Lab]]"
+
+
+def crowds(rows: Sequence[Runs], memory: float | None = None) -> list[Runs]:
+    """Neighbouring rows, each of some runs, are one as long as there is memory for all their workers."""
+    most = SHARE * (_memory() if memory is None else memory) / ROOM
+    found: list[list[tuple[Settings, Lab]]] = []
+    for row in rows:
+        if found and sum(settings.workers for settings, _ in (*found[-1], *row)) <= most:
+            found[-1] += row
+        else:
+            found.append([*row])
+    return [*found]
+
+
+def _memory() -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
 class Watcher(Protocol):
     """Is told how runs go."""
 
@@ -114,7 +138,7 @@ class Watcher(Protocol):
         """The run has ended well."""
 
 
-def compare(runs: Sequence[Sequence[tuple[Settings, Lab]]], watcher: Watcher) -> list[Path]:
+def compare(runs: Sequence[Runs], watcher: Watcher) -> list[Path]:
     """The records of all runs, complete; those that are together go abreast."""
     for abreast in runs:
         left = [(settings, lab) for settings, lab in abreast if not is_complete(settings)]
@@ -135,7 +159,7 @@ def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:
         job.wait(watcher.look)
 
 
-def execute_abreast(runs: Sequence[tuple[Settings, Lab]], watcher: Watcher) -> None:
+def execute_abreast(runs: Runs, watcher: Watcher) -> None:
     """The records of all these are complete; no two run at the same time, but for their start."""
     records = [Path(settings.record) for settings, _ in runs]
     turns = [record.with_suffix(".turn") for record in records]

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from laconic import DAD, RankDAD, records
-from laconic.compare import TURN, Line, Plan, compare, is_complete, rounds
+from laconic.compare import ROOM, SHARE, TURN, Line, Plan, compare, crowds, is_complete, rounds
 from laconic.lab import Lab, parse_links
 from laconic.launch import WorkerError
 from laconic.train import Settings
@@ -119,6 +119,15 @@ def test_runs_abreast_take_turns_and_learn_the_same(tmp_path):
     assert [step.loss for step in first.steps] == [step.loss for step in second.steps]
     assert (len(first.steps), first.end.checksum) == (TURN + 2, second.end.checksum)
     assert not list(tmp_path.glob("*/*.turn"))
+
+
+def test_rows_are_abreast_as_far_as_memory_goes(tmp_path):
+    settings = Plan(BASE, ("ddp", "fp16", "dense", "thc", "gennorm"), (0,)).runs(tmp_path, _Lab())
+    rows = [[(each, "one"), (each, "other")] for each in settings]  # on two links
+    for crowd, expected in {4: [1] * 5, 8: [2, 2, 1], 11: [2, 2, 1], 100: [5], 0: [1] * 5}.items():
+        found = crowds(rows, memory=crowd * ROOM / SHARE)
+        assert [len(each) for each in found] == [2 * size for size in expected]
+        assert [run for each in found for run in each] == [run for row in rows for run in row]
 
 
 def test_where_one_abreast_fails_all_end_and_the_failure_is_told(tmp_path):
