@@ -56,6 +56,9 @@ def describe_results(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE")
     parser.add_argument(
+        "--rates", nargs="+", type=Path, default=[], metavar="RUNS", help="records of other learning rates"
+    )
+    parser.add_argument(
         "--readme", type=Path, metavar="FILE", help="also put the summary between its markers"
     )
 
@@ -66,7 +69,7 @@ def results(options: argparse.Namespace) -> None:
     from laconic.board import board
 
     runs = records.find(options.runs)
-    for path in results.write(runs, options.out):
+    for path in results.write(runs, options.out, records.find(options.rates) if options.rates else ()):
         print(path)
     if options.readme is not None:
         link = os.path.relpath(options.out, options.readme.parent)

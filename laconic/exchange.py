@@ -144,10 +144,11 @@ class Exchange:
         """The bucket as it travels."""
         return self._pieces(bucket)
 
-    def end_step(self) -> None:
-        """The step, if one has begun, has no more buckets."""
-        if self._current is not None:
-            self._submit([], torch.empty(0), self._current, last=True)
+    def end_step(self) -> torch.futures.Future[torch.Tensor] | None:
+        """The step, if one has begun, has no more buckets; a future of nothing, when it has ended."""
+        if self._current is None:
+            return None
+        return self._submit([], torch.empty(0), self._current, last=True)
 
     def _begun(self) -> _Step:
         self._current = self._current or _Step(self.step)

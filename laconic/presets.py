@@ -7,6 +7,7 @@ paper   The evidence in docs/results.md. A synchronous technique learns the same
         are what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
         settings that the technique's page recommends; learning rates are plain DDP's best, SignVote's its own. The
         closest rivals are neighbours, so that they are timed abreast where there is memory for two.
+rates   Half and twice the learning rates of `paper`, one seed: `laconic results RUNS --rates …` shows them beside.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten? Learning rates are the best of
         3e-4, 1e-3, 3e-3 (votes) and 0.03, 0.1 (average).
@@ -62,6 +63,12 @@ def _paper() -> tuple[str, ...]:
     )
 
 
+def _rates(task: str, rates: tuple[float, ...], votes: tuple[float, ...], voting: str, rows: str) -> str:
+    tried = [f"{row}@lr={rate}" for row in rows.split() for rate in rates]
+    signs = [f"sign_vote:density=0.1@lr={rate},{voting}" for rate in votes]
+    return _trajectory(task, 4, seeds=1, rows=" ".join([*tried, *signs]))
+
+
 _VOTES = "fashion --workers 15 --batch 16 --steps 200 --eval-every 25 --link none --techniques ddp@lr=0.1"
 _BOTH = "sign_vote:density=1@lr={0},momentum=0 sign_vote:density=0.1@lr={0},momentum=0"
 
@@ -70,6 +77,22 @@ PRESETS = {
         f"digits --size wide --workers 4 --link 100mbit --steps 56 --eval-every 4 --techniques {ROWS}",
     ),
     "paper": _paper(),
+    "rates": (
+        _rates(
+            "fashion",
+            (0.05, 0.2),
+            (0.0005, 0.002),
+            "momentum=0",
+            "ddp powersgd:rank=4 rank_dad:dtype=bf16 fp16 thc gennorm rank_dad",
+        ),
+        _rates(
+            "text",
+            (0.001, 0.004),
+            (0.001, 0.004),
+            "momentum=0,optimizer=sgd",
+            "ddp powersgd:rank=4 fp16 thc gennorm rank_dad:two_way=true,rank=28,dtype=bf16",
+        ),
+    ),
     "votes": (
         f"{_VOTES} {_BOTH.format(0.001)}",
         f"{_VOTES} {_BOTH.format(0.003)} --split labels:2",

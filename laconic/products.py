@@ -9,6 +9,9 @@ from torch import Tensor
 
 from laconic import kernels
 
+FEW = 64
+"""Rows up to which writing the product takes longer than multiplying."""
+
 
 class Product(NamedTuple):
     """ΔᵀA, of a row a sample each; or a vector that is there already, as the one row of `deltas`."""
@@ -27,10 +30,12 @@ class Product(NamedTuple):
             view.copy_(self.deltas.view_as(view))
             return
         matrix = view.view(self.deltas.shape[1], self.inputs.shape[1])
-        if matrix.dtype == self.deltas.dtype:
-            torch.mm(self.deltas.T, self.inputs, out=matrix)
-        else:
+        if matrix.dtype != self.deltas.dtype:
             matrix.copy_(self.deltas.T @ self.inputs)
+        elif len(self.deltas) <= FEW and matrix.dtype == torch.float32 and matrix.is_contiguous():
+            kernels.product(self.deltas.contiguous(), self.inputs.contiguous(), matrix)
+        else:
+            torch.mm(self.deltas.T, self.inputs, out=matrix)
 
     def finite(self, dtype: torch.dtype) -> bool:
         """Whether all of it is, in that type. Rows are multiplied only if they are large enough for doubt."""

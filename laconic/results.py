@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from laconic import charts, cost_check, results_claims, results_figures, results_method, results_rules
+from laconic import (
+    charts,
+    cost_check,
+    results_claims,
+    results_figures,
+    results_method,
+    results_rates,
+    results_rules,
+)
 from laconic.board import Board, board, family, is_real, sooner
 from laconic.projection import shows_only_time
 from laconic.results_rules import MISSING
@@ -36,8 +44,8 @@ TOLERANCE = 0.15
 START, STOP = "<!-- results -->", "<!-- /results -->"
 
 
-def write(runs: Sequence[Run], path: Path) -> list[Path]:
-    """The page on these runs is in the file, its figures beside it."""
+def write(runs: Sequence[Run], path: Path, rates: Sequence[Run] = ()) -> list[Path]:
+    """The page on these runs is in the file, its figures beside it; `rates` are runs with other learning rates."""
     if not runs:
         raise ValueError("a page of results needs at least one run, and there is none; give run records")
     shown = board(runs)
@@ -45,7 +53,7 @@ def write(runs: Sequence[Run], path: Path) -> list[Path]:
     figures = {name: spec for name, spec in _figures(shown, path.stem).items() if spec["hconcat"]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page(shown, path.stem), encoding="utf-8")
+        path.write_text(page(shown, path.stem, rates), encoding="utf-8")
         return [path, *(charts.figure(spec, path.with_name(name)) for name, spec in figures.items())]
     except OSError as error:
         raise OSError(
@@ -53,7 +61,7 @@ def write(runs: Sequence[Run], path: Path) -> list[Path]:
         ) from None
 
 
-def page(shown: Board, stem: str) -> str:
+def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
     """The page as Markdown; the figures' names begin with `stem`."""
     tasks = list(dict.fromkeys(rows[0].setting.task for rows in shown.sections))
     parts = [
@@ -67,6 +75,7 @@ def page(shown: Board, stem: str) -> str:
         _model(shown.records),
         "## How it was made\n" + results_method.projection(shown),
         results_method.replicas(shown.records),
+        _rates(shown.records, rates),
         results_method.provenance(shown.records),
         _folded("Commands", "```\n" + "\n".join(results_method.commands(shown.records)) + "\n```"),
     ]
@@ -117,6 +126,15 @@ def _model(runs: Sequence[Run]) -> str:
         f"measured, and the worst is off by {100 * cost_check.worst(cells):.0f} %.\n\n"
         + _folded("Cell by cell", cost_check.markdown(cells))
     )
+
+
+def _rates(used: Sequence[Run], others: Sequence[Run]) -> str:
+    tried = results_rates.tried(used, others)
+    words = (
+        "**Learning rates.** Every technique of these was trained with the same seed and other rates, too (of "
+        "SignVote, whose step is a sign, with its own). Bold is what all other tables have:"
+    )
+    return f"{words}\n\n{tried}" if tried else ""
 
 
 def _brief(label: str, rows: Section) -> str:

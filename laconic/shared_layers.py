@@ -163,7 +163,7 @@ class SharedLayers:
             pending.append(self._average(own, averages, bucket.is_last()))
         if bucket.is_last():
             self._send()
-            self._end_step()
+            pending += self._end_step()
         return _settled(pending, buffer)
 
     def state(self) -> dict[str, int]:
@@ -301,7 +301,8 @@ class SharedLayers:
             return flat
 
         pieces = self._exchange.pieces(layout)
-        if last and len(pieces) == 1 and _known(pieces[0]) is not None and not self._exchange.measure_error:
+        company = last and bool(self._step.waiting) and not self._exchange.measure_error
+        if company and len(pieces) == 1 and _known(pieces[0]) is not None:
             result: Shared = streams.future(flat.device)
             self._step.waiting.append((result, Load(pieces[0], None, flat)))
             return result.then(back)
@@ -313,13 +314,15 @@ class SharedLayers:
             self._step.results[layer.name] = streams.future(self._device)
         return self._step.results[layer.name]
 
-    def _end_step(self) -> None:
-        self._exchange.end_step()
+    def _end_step(self) -> list[Result]:
+        """A future that the step's memory is committed, if one has begun."""
+        ended = self._exchange.end_step()
         self._counted = True
         left, self._step = self._step.left, _Step()
         self._order = left if left == self._before else []
         self._before = left
         self._taps.drop()
+        return [] if ended is None else [ended]
 
     def _count(self, views: Mapping[str, torch.Tensor]) -> None:
         """Rows are counted, and multiplied once to see that they are all there is to a gradient."""
@@ -391,10 +394,11 @@ def _settled(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
     """A future of the buffer, once all that is pending has been done to it."""
     settled = streams.future(buffer.device)
 
-    def settle(_all: torch.futures.Future[Any]) -> None:
+    def settle(everything: torch.futures.Future[Any]) -> None:
         try:
+            everything.value()  # raises what went wrong, while others may still be under way
             for each in pending:
-                each.wait()  # it is there; this raises what went wrong, and comes after what its device still does
+                each.wait()  # it is there, but for what its device still does
         except Exception as error:  # DDP must learn of it
             settled.set_exception(error)
         else:

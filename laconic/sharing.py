@@ -85,22 +85,29 @@ class Sharing:
     varies: ClassVar[bool] = True
     remembers: ClassVar[tuple[str, ...]] = ()
 
+    def holds(self) -> Mapping[str, Count]:
+        """What factors leave, on workers."""
+        return {"residual": self._residuals} if self._feeds_back else {}
+
     def keeps(self, worker: int, _workers: int) -> Mapping[str, Count]:
-        """What factors leave, on workers and on owners."""
-        if self.factored is None or not self.factored.error_feedback:
-            return {}
+        """And what those of a layer's owner leave."""
         owners = self._owners
 
-        def residual(name: str, numel: int) -> int:
-            if name not in self.formed:
-                return 0
-            return numel if self.formed[name] else KEEP * self.layers[name].width
-
         def reply_residual(name: str, numel: int) -> int:
-            return residual(name, numel) if owners.get(name) == worker else 0
+            return self._residuals(name, numel) if owners.get(name) == worker else 0
 
-        kept: dict[str, Count] = {"residual": residual}
-        return kept | ({"reply residual": reply_residual} if self.factored.two_way else {})
+        two_way = self._feeds_back and self.factored is not None and self.factored.two_way
+        return {"reply residual": reply_residual} if two_way else {}
+
+    @property
+    def _feeds_back(self) -> bool:
+        return self.factored is not None and self.factored.error_feedback
+
+    def _residuals(self, name: str, numel: int) -> int:
+        """How many numbers factors of this parameter leave, once that is known."""
+        if name not in self.formed:
+            return 0
+        return numel if self.formed[name] else KEEP * self.layers[name].width
 
     def settle(self, rows: Mapping[str, int]) -> None:
         """Layers have so many rows, by their names; without any, nothing is known yet."""

@@ -2,7 +2,8 @@
 
 DDP rebuilds its buckets after the first step and a resumed job may bucket differently, so a bucket's flat
 tensors are only a home for its parameters' values; a parameter that turns up in another bucket moves there. Most
-memory has one value a coordinate; of what an aggregator keeps, the technique says how many values a parameter has.
+memory has one value a coordinate; of what an aggregator keeps or a worker holds, the technique says how many values
+a parameter has.
 
 Every flat tensor exists twice: a step reads the committed one and writes the other. `commit` swaps them, so a
 step with a non-finite result leaves no trace: it is simply not committed. Tallies are small, belong to the worker as
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.technique import Keeper, Memory, Tallier
+from laconic.technique import Holder, Keeper, Memory, Tallier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,17 +29,20 @@ Values = dict[str, dict[str, torch.Tensor]]
 
 
 class State:
-    """The memory of one attachment: kinds with one value a coordinate, kinds that are kept, and tallies."""
+    """The memory of one attachment: kinds with one value a coordinate, kinds that are kept or held, and tallies."""
 
     def __init__(
         self,
         kinds: Sequence[str],
         kept: Mapping[str, Count] | None = None,
         tallies: Mapping[str, Tally] | None = None,
+        held: Mapping[str, Count] | None = None,
     ) -> None:
-        self._kept = dict(kept or {})
-        self._counts = {**dict.fromkeys(kinds, _all), **self._kept}
-        assert len(self._counts) == len(kinds) + len(self._kept), "a kind is either remembered or kept"
+        self._kept = frozenset(kept or {})
+        self._whole = {**(kept or {}), **(held or {})}
+        self._counts = {**dict.fromkeys(kinds, _all), **self._whole}
+        named = len(kinds) + len(self._kept) + len(held or {})
+        assert len(self._counts) == named, "a kind is either remembered or kept or held"
         self._fades = {name: tally.fades for name, tally in (tallies or {}).items()}
         self.tallies = {
             name: Memory(*torch.zeros(2, *tally.shape, dtype=torch.float64))
@@ -59,7 +63,8 @@ class State:
         """All that `technique` needs on one worker, at zero."""
         kept = technique.keeps(worker, workers) if isinstance(technique, Keeper) else {}
         tallies = technique.tallies(workers) if isinstance(technique, Tallier) else {}
-        return cls(technique.remembers, kept, tallies)
+        held = technique.holds() if isinstance(technique, Holder) else {}
+        return cls(technique.remembers, kept, tallies, held)
 
     def memory(
         self, bucket: Bucket, device: torch.device, carrier: torch.device | None = None
@@ -73,10 +78,10 @@ class State:
         return self._flat[bucket]
 
     def part(self, memory: Mapping[str, Memory], piece: Piece) -> dict[str, Memory]:
-        """Of the memory of a piece's bucket the piece's span, and all that is kept."""
+        """Of the memory of a piece's bucket the piece's span, and all that is kept or held."""
         span = slice(piece.start, piece.stop)
         return {
-            kind: flat if kind in self._kept else Memory(flat.old[span], flat.new[span])
+            kind: flat if kind in self._whole else Memory(flat.old[span], flat.new[span])
             for kind, flat in memory.items()
         }
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
+from laconic import streams
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -43,6 +45,7 @@ class Taps:
         watched: Mapping[str, Iterable[nn.Module]] | None = None,
     ) -> None:
         self._calls: defaultdict[str, list[Rows]] = defaultdict(list)
+        self._marks: dict[str, streams.Mark | None] = {}
         self.fed: set[str] = set()
         """Layers that were given something no gradient goes back to: the data."""
         self.eps = 0.0
@@ -60,6 +63,7 @@ class Taps:
         calls = self._calls.pop(name, None)
         if not calls:
             return None
+        streams.after(self._marks.pop(name, None))
         if len(calls) == 1:
             return _spoken(calls[0])
         inputs, deltas = [call.inputs for call in calls], [call.deltas for call in calls]
@@ -100,6 +104,7 @@ class Taps:
             self._clear(name, module)
         self.eps = max(self.eps, torch.finfo(delta.dtype).eps)
         self._calls[name].append(rows_of(module, inputs, delta.detach()))
+        self._marks[name] = streams.mark()  # a weight without a gradient of its own waits for no stream
 
     def _clear(self, name: str, module: nn.Module) -> None:
         """Another backward begins: what is kept is still part of the gradient, or of none any more."""

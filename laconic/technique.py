@@ -232,6 +232,14 @@ class Keeper(Protocol):
 
 
 @runtime_checkable
+class Holder(Protocol):
+    """A technique whose workers remember something of parameters, but not one value a coordinate."""
+
+    def holds(self) -> Mapping[str, Count]:
+        """The same of what every worker has for itself; it lies where gradients do."""
+
+
+@runtime_checkable
 class Settler(Protocol):
     """A technique that leaves something to the number of workers."""
 

@@ -82,7 +82,7 @@ def test_a_device_votes(group, workers):
 
 
 @pytest.mark.parametrize("technique", [DAD(), RankDAD(rank=64)], ids=repr)
-@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("gloo", 3), ("nccl", 1)])
+@pytest.mark.parametrize(("group", "workers"), [("gloo", 2), ("nccl", 1)])
 def test_layers_share_on_a_device(technique, group, workers):
     """Of factors of full rank, too, the average is what plain DDP has."""
     results = run(workers, _both, technique, group)
@@ -90,6 +90,49 @@ def test_layers_share_on_a_device(technique, group, workers):
         assert ours == pytest.approx(plain, rel=1e-3)
         assert torch.equal(weights, results[0][1][1])
         assert stats.steps == 20
+
+
+class _Normed(torch.nn.Module):
+    """Layers that share, and in DDP's last bucket a few numbers that do not."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.device = device
+        self.norm = torch.nn.LayerNorm(32, device=device)
+        self.network = network().to(device)
+
+    def forward(self, inputs):
+        return self.network(self.norm(inputs.to(self.device))).cpu()
+
+
+def _shared(technique, device):
+    torch.cuda.set_device(0)
+    model = parallel(_Normed(device))
+    attachment = laconic.attach(model, technique)
+    losses = train(model, range(20))
+    return losses, flat(model).cpu(), {choice.way for choice in attachment.choices}
+
+
+@pytest.mark.parametrize(
+    "technique",
+    [
+        DAD(),
+        RankDAD(4),
+        RankDAD(4, two_way=True),
+        RankDAD(4, dtype="bf16"),
+        RankDAD(4, error_feedback=False),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_layers_share_on_a_device_as_on_a_host(technique, workers):
+    ours, host = (run(workers, _shared, technique, device) for device in ("cuda", "cpu"))
+    for (losses, weights, ways), (expected, _, known) in zip(ours, host, strict=True):
+        assert losses == pytest.approx(expected, rel=0.01)
+        assert torch.equal(weights, ours[0][1])
+        assert ways == known
+    if workers == 2 or not isinstance(technique, DAD):
+        assert known != {"dense"}
 
 
 def _gossiped(technique, device):

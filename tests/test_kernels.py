@@ -47,6 +47,34 @@ def test_average_equals_its_reference(instruction_set, dtype, rows, columns, see
     assert _same(ours, reference)
 
 
+@every_set
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(0, 40),
+    outputs=st.integers(0, 11),
+    width=st.sampled_from([0, 1, 7, 16, 63, 64, 65, 200, 511, 512, 513, 1100]),
+    offset=st.integers(0, 17),
+    seed=st.integers(0, 2**30),
+)
+def test_product_adds_rows_in_order_wherever_it_is_written(
+    instruction_set, rows, outputs, width, offset, seed
+):
+    kernels.native.choose(instruction_set)
+    generator = torch.Generator().manual_seed(seed)
+    deltas, inputs = (torch.randn(rows, columns, generator=generator) for columns in (outputs, width))
+    room = torch.full((offset + outputs * width + 20,), 7.0)
+    out = room[offset : offset + outputs * width].view(outputs, width)
+    kernels.product(deltas, inputs, out)
+    expected = torch.zeros(outputs, width)
+    for delta, row in zip(deltas, inputs, strict=True):
+        expected += delta[:, None] * row
+    assert torch.equal(out, expected)
+    assert room[:offset].eq(7).all()
+    assert room[offset + outputs * width :].eq(7).all()
+    kernels.product.reference(deltas, inputs, out)
+    torch.testing.assert_close(out, expected)
+
+
 @pytest.mark.usefixtures("chosen")
 @every_set
 @pytest.mark.parametrize("dtype", FORMATS[1:], ids=str)

@@ -182,6 +182,23 @@ def test_the_command_writes_the_page_its_figures_and_the_summary(paper, tmp_path
     assert "old" not in text
 
 
+def test_learning_rates_that_were_tried_stand_beside_the_one_in_use(paper, tmp_path):
+    slow, fast = tmp_path / "slow", tmp_path / "fast"
+    trajectory(slow, THC | {"spec": "thc@lr=0.02"}, 0.91, lr=0.02)
+    trajectory(fast, POWER | {"spec": "powersgd:rank=2@lr=0.2"}, 0.8, lr=0.2)
+    trajectory(fast, DDP | {"spec": "ddp@lr=0.2"}, 0.95, lr=0.2, seed=7)  # a seed that nobody else has
+    timing(fast, FP16 | {"spec": "fp16@lr=0.2"}, [0.1], lr=0.2)
+    used, others = records.find([paper]), records.find([slow, fast])
+    page = results.page(board(used), "results", others)
+    assert (
+        "| fashion, 4 workers | THC | 0.02: 91.00 · **0.05: 90.00** | 1.00 points behind the best |" in page
+    )
+    assert "| fashion, 4 workers | PowerSGD, rank 2 | **0.05: 90.00** · 0.2: 80.00 | the best |" in page
+    assert "| plain DDP | **0.05" not in page
+    assert "| fp16 hook | **0.05" not in page
+    assert "Learning rates" not in _page(paper)
+
+
 def test_a_readme_without_markers_is_left_alone(paper, tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results -->\nopen\n", encoding="utf-8")

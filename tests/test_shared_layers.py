@@ -1,3 +1,4 @@
+import time
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from workers import WorkerError, run
 import laconic
 from laconic import tasks
 from laconic.dad import DAD, RankDAD
+from laconic.sharing import Sharing
 
 TINY = 0.0005  # MB: every parameter has a bucket of its own
 
@@ -155,6 +157,45 @@ def test_dad_learns_digits_as_plain_ddp_does():
     for (plain, _), (shared, ways) in run(2, _digits_both, DAD()):
         assert ways == {"0": "rows", "2": "rows", "4": "dense"}
         assert shared == pytest.approx(plain, abs=1e-3)
+
+
+class _Normed(nn.Module):
+    """Layers that share, and in DDP's last bucket a few numbers that do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.layers = nn.LayerNorm(24), _perceptron()
+
+    def forward(self, inputs):
+        return self.layers(self.norm(inputs))
+
+
+def _failing():
+    """In the fifth step, what is no layer's cannot be encoded, while layers wait for a slow worker's."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(_Normed())
+    attachment = laconic.attach(model, DAD())
+    encode = Sharing.encode
+
+    def fail(self, turn, grad):
+        if turn.rows is None and turn.step == 4:
+            raise OSError("on purpose")
+        if turn.step == 4 and turn.worker == 1:
+            time.sleep(0.5)
+        return encode(self, turn, grad)
+
+    Sharing.encode = fail
+    for step in range(4):
+        model.zero_grad()
+        _loss(model, step).backward()
+    model.zero_grad()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        _loss(model, 4).backward()
+    return set(_ways(attachment).values())
+
+
+def test_a_failure_is_told_while_layers_are_under_way():
+    assert all("rows" in ways for ways in run(2, _failing))
 
 
 def _degenerate(technique):

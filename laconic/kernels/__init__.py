@@ -84,6 +84,12 @@ def average(messages: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(total / len(messages))
 
 
+@op("out")
+def product(deltas: torch.Tensor, inputs: torch.Tensor, out: torch.Tensor) -> None:
+    """`out` is deltasᵀ · inputs, of fp32; the kernel adds rows in order, whatever the instruction set."""
+    torch.mm(deltas.T, inputs, out=out)
+
+
 @op()
 def all_finite(values: torch.Tensor) -> bool:
     """Whether no value is an infinity or a NaN."""

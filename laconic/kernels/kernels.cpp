@@ -2,12 +2,14 @@
 #include "kernels.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "coding_kernels.h"
 #include "floats.h"
 #include "gennorm_kernels.h"
 #include "packing_kernels.h"
 #include "sign_vote_kernels.h"
+#include "streaming.h"
 #include "thc_kernels.h"
 
 namespace laconic { namespace LACONIC_ISA {
@@ -62,9 +64,67 @@ bool all_finite(const void* values, size_t count, Format format) {
   return false;
 }
 
+constexpr size_t kAbreast = 4;                // vectors of a row, and rows, whose sums stay in registers
+constexpr size_t kWidth = kAbreast * kLanes;  // columns at a time: their inputs stay in the first-level cache
+
+struct Factors {
+  const float* deltas;  // rows of `outputs`
+  const float* inputs;  // rows of which the next is `stride` away
+  size_t rows, outputs, stride;
+};
+
+// `Height` rows of the result, `Vectors` vectors wide, added in the order of the factors' rows.
+template <size_t Height, size_t Vectors>
+void multiply(const Factors& given, size_t output, float* out, size_t stride) {
+  Floats sums[Height][Vectors] = {};
+  const float *deltas = given.deltas + output, *inputs = given.inputs;
+  for (size_t row = 0; row < given.rows; ++row, deltas += given.outputs, inputs += given.stride) {
+    Floats values[Vectors];
+    for (size_t v = 0; v < Vectors; ++v) values[v] = load<Floats>(inputs + v * kLanes);
+    for (size_t i = 0; i < Height; ++i)
+      for (size_t v = 0; v < Vectors; ++v) sums[i][v] += all(deltas[i]) * values[v];
+  }
+  for (size_t i = 0; i < Height; ++i, out += stride)
+    for (size_t v = 0; v < Vectors; ++v)
+      streamable(out) ? stream(out + v * kLanes, sums[i][v]) : store(out + v * kLanes, sums[i][v]);
+}
+
+// All rows of some whole vectors of columns.
+template <size_t Vectors> void multiply_all(const Factors& given, float* out, size_t stride) {
+  size_t output = 0;
+  for (; output + kAbreast <= given.outputs; output += kAbreast)
+    multiply<kAbreast, Vectors>(given, output, out + output * stride, stride);
+  for (; output < given.outputs; ++output) multiply<1, Vectors>(given, output, out + output * stride, stride);
+}
+
+// All rows of fewer columns than a vector has, by way of one that is as wide.
+void multiply_edge(const Factors& given, size_t count, float* out, size_t stride) {
+  std::vector<float> inputs(given.rows * kLanes), results(given.outputs * kLanes);
+  for (size_t row = 0; row < given.rows; ++row)
+    std::copy_n(given.inputs + row * given.stride, count, inputs.data() + row * kLanes);
+  multiply_all<1>({given.deltas, inputs.data(), given.rows, given.outputs, kLanes}, results.data(), kLanes);
+  published();
+  for (size_t output = 0; output < given.outputs; ++output)
+    std::copy_n(results.data() + output * kLanes, count, out + output * stride);
+}
+
+void product(const float* deltas, const float* inputs, size_t rows, size_t outputs, size_t width, float* out) {
+  for (size_t start = 0, count; start < width; start += count) {
+    const Factors given = {deltas, inputs + start, rows, outputs, width};
+    const size_t into_line = reinterpret_cast<uintptr_t>(out + start) / sizeof(float) % kLanes, left = width - start;
+    if (into_line || left < size_t(kLanes))  // what follows begins where a vector may be streamed to
+      multiply_edge(given, count = std::min(kLanes - into_line, left), out + start, width);
+    else if (left < kWidth)
+      multiply_all<1>(given, out + start, width), count = kLanes;
+    else
+      multiply_all<kAbreast>(given, out + start, width), count = kWidth;
+  }
+  published();
+}
+
 }  // namespace
 
-const Kernels kernels = {average,     all_finite, thc_norms,    thc_encode,  thc_combine, thc_decode,
+const Kernels kernels = {average,     all_finite, product,      thc_norms,    thc_encode,  thc_combine, thc_decode,
                          sign_select, sign_pack,  sign_combine, sign_decode, seal,        unseal,
                          checksum,    gennorm_moments, gennorm_quantize, gennorm_average,
                          unpack_symbols, count_runs};

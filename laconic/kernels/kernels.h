@@ -16,6 +16,8 @@ struct Kernels {
   void (*average)(const void* messages, size_t rows, size_t columns, Format format, void* out);
   // Whether no value is an infinity or a NaN.
   bool (*all_finite)(const void* values, size_t count, Format format);
+  // out[o][w] = sum over rows of deltas[row][o] * inputs[row][w], added in row order.
+  void (*product)(const float* deltas, const float* inputs, size_t rows, size_t outputs, size_t width, float* out);
   ThcNorms* thc_norms;
   ThcEncode* thc_encode;
   ThcCombine* thc_combine;

@@ -56,6 +56,14 @@ bool all_finite(const Array& values) {
   return chosen.kernels->all_finite(values.data(), values.size(), format);
 }
 
+void product(const Of<const float>& deltas, const Of<const float>& inputs, const Of<float>& out) {
+  require(deltas.ndim() == 2 && inputs.ndim() == 2 && out.ndim() == 2 && deltas.shape(0) == inputs.shape(0) &&
+              out.shape(0) == deltas.shape(1) && out.shape(1) == inputs.shape(1),
+          "product takes deltas (rows, outputs), inputs (rows, width) and out (outputs, width)");
+  nb::gil_scoped_release unlocked;
+  chosen.kernels->product(deltas.data(), inputs.data(), deltas.shape(0), out.shape(0), out.shape(1), out.data());
+}
+
 // The chart, with every block inside `values` coordinates and `room` coordinates of message space.
 Chart chart_of(const Of<const int64_t>& chart, size_t values, size_t room) {
   require(chart.ndim() == 2 && chart.shape(1) == 6, "a chart has six columns");
@@ -260,6 +268,7 @@ std::vector<std::string> instruction_sets() {
 NB_MODULE(_native, module) {
   module.def("average", &average, nb::arg("messages"), nb::arg("out").noconvert());
   module.def("all_finite", &all_finite, nb::arg("values"));
+  module.def("product", &product, nb::arg("deltas"), nb::arg("inputs"), nb::arg("out").noconvert());
   module.def("thc_norms", &thc_norms, nb::arg("grad"), nb::arg("residual").none(), nb::arg("chart"),
              nb::arg("norms").noconvert());
   module.def("thc_encode", &thc_encode, nb::arg("grad"), nb::arg("residual").none(), nb::arg("norms"),

@@ -1,0 +1,60 @@
+"""The learning rates that were tried: what one seed of each technique ends with, in Markdown."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from laconic.projection import shows_only_time
+from laconic.results_tables import metric, words_table
+from laconic.summary import grouped, setting_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from laconic.records import Run
+
+
+def tried(used: Sequence[Run], others: Sequence[Run]) -> str:
+    """A line for every technique that was trained with several rates; bold are the `used` ones' rates."""
+    full = [run for run in (*used, *others) if _is_full(run)]
+    groups = grouped(full, lambda run: (run.header.task, run.header.workers, run.header.label))
+    lines = []
+    for (task, workers, label), runs in groups.items():
+        seeds = [{r.header.seed for r in part} for part in grouped(runs, lambda r: r.header.lr).values()]
+        seed = min(set.intersection(*seeds), default=None)
+        rates = {run.header.lr: run for run in runs if run.header.seed == seed}
+        if len(rates) > 1:
+            ends = [_end(rates[rate], rates[rate] in used) for rate in sorted(rates)]
+            lines.append([f"{task}, {workers} workers", label, " · ".join(ends), _verdict(rates, used)])
+    return words_table(["", "technique", "rate: where it ends", "used"], lines) if lines else ""
+
+
+def _is_full(run: Run) -> bool:
+    return run.end is not None and run.header.link == "none" and bool(run.evals) and not shows_only_time(run)
+
+
+def _end(run: Run, used: bool) -> str:
+    text = f"{run.header.lr:g}: {metric(run.evals[-1].value, setting_of(run))}"
+    return f"**{text}**" if used else text
+
+
+def _verdict(rates: dict[float, Run], used: Sequence[Run]) -> str:
+    """Whether the rate in use is the best, or by how much another one is better."""
+    best = max(rates.values(), key=_goodness)
+    own = next((run for run in rates.values() if run in used), None)
+    if own is None:
+        return "none of them"
+    if own is best:
+        return "the best"
+    behind = abs(best.evals[-1].value - own.evals[-1].value)
+    accuracy = own.header.metric == "accuracy"
+    gap = f"{100 * behind:.2f} points" if accuracy else f"{100 * behind / abs(best.evals[-1].value):.2f} %"
+    return f"{gap} behind the best"
+
+
+def _goodness(run: Run) -> float:
+    value = run.evals[-1].value
+    if not math.isfinite(value):
+        return -math.inf
+    return value if run.header.higher_is_better else -value
