@@ -115,14 +115,25 @@ def sooner(row: Row, others: Sequence[Row]) -> Ratio | None:
 
 
 def lost(row: Row, reference: Row) -> float | None:
-    """Points of accuracy, or percent of another metric, that a row ends behind the reference; inf if it diverged."""
-    if row.final is None or reference.final is None or not math.isfinite(reference.final.mean):
+    """Points of accuracy, or percent of another metric, that a row ends behind the reference; inf if it diverged.
+
+    On average over the seeds that both have.
+    """
+    ours, theirs = _ends(row), _ends(reference)
+    seeds = ours.keys() & theirs.keys()
+    expected = statistics.fmean(theirs[seed] for seed in seeds) if seeds else math.nan
+    if not math.isfinite(expected):
         return None
-    if not math.isfinite(row.final.mean):
+    found = statistics.fmean(ours[seed] for seed in seeds)
+    if not math.isfinite(found):
         return math.inf
-    gap = reference.final.mean - row.final.mean
-    gap = gap if row.setting.higher_is_better else -gap
-    return 100 * gap if row.setting.metric == "accuracy" else 100 * gap / abs(reference.final.mean)
+    gap = expected - found if row.setting.higher_is_better else found - expected
+    return 100 * gap if row.setting.metric == "accuracy" else 100 * gap / abs(expected)
+
+
+def _ends(row: Row) -> dict[int, float]:
+    """Where each seed of the row ended."""
+    return {run.header.seed: run.evals[-1].value for run in row.runs if run.evals}
 
 
 def _without_target(run: Run) -> Run:

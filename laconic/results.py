@@ -37,7 +37,12 @@ if TYPE_CHECKING:
 READING = (
     "In the tables, a step is the median over all rounds, with the lowest and the highest round; final values are "
     "means over seeds, with the lowest and the highest seed; and bytes are those that worker 0 sent. The last column "
-    "says how many trainings and how many rounds of timing a line has."
+    "says how many trainings and how many rounds of timing a line has. A target is reached where the mean curve of all "
+    "seeds first crosses it, on straight lines between evaluations.\n\n"
+    "All workers of a run share the cores of one machine, so that encoding and decoding take their time from "
+    "computing. Links are limited in rate, both ways; they have no delay of their own and lose nothing. Techniques "
+    "that were not timed abreast were timed minutes apart, in which this machine's own pace may change: where a line "
+    "has one round, a ratio between 0.8 and 1.2 says little."
 )
 TOLERANCE = 0.15
 """How far off a prediction of the cost model may be."""
@@ -97,8 +102,9 @@ def summary(shown: Board, link: str) -> str:
     seeds = max((len(row.runs) for rows in chosen for row in rows), default=0)
     words = (
         f"How many times sooner than plain DDP a technique reaches the target (plain DDP's final accuracy less half "
-        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers, the mean of up to {seeds} seeds. "
-        f"[All results]({link})"
+        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers on one machine, the mean of up to "
+        f"{seeds} seeds. Seconds are projected, from full trainings and from steps timed on each link. "
+        f"[All results, and what they were made with]({link})"
     )
     return f"{table(head, lines)}\n\n{words}"
 
@@ -179,7 +185,15 @@ def _setting(shown: Board, rows: Section) -> str:
     shaped = "" if is_real(setting) else " The link was **not shaped**."
     title = f"**{setting.workers} workers{split}.** {_kind(rows)}{shaped}"
     numbers = comparison(shown, rows, specs_of(shown, setting))
-    return "\n\n".join([title, numbers, _folded("Seconds by phase", phases(rows))])
+    return "\n\n".join([title, numbers, _trained_with(rows), _folded("Seconds by phase", phases(rows))])
+
+
+def _trained_with(rows: Section) -> str:
+    """What the rows train with, and who differs."""
+    ways = grouped(rows, lambda row: results_method.training(row.runs[0].header))
+    (usual, most), *others = sorted(ways.items(), key=lambda way: -len(way[1]))
+    but = [f"{', '.join(row.label for row in some)} with {way}" for way, some in others]
+    return f"Trained with {usual}{'; ' if but else ''}{'; '.join(but)}." if most else ""
 
 
 def _kind(rows: Section) -> str:

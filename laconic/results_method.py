@@ -102,11 +102,24 @@ def provenance(runs: Sequence[Run]) -> str:
         "kernels": _each(runs, lambda header: header.kernels),
         "model": _each(runs, lambda header: f"{header.task}: {header.parameters:,} parameters"),
         "batch of a worker": _each(runs, lambda header: f"{header.task}: {header.batch}"),
+        "steps of a training": _each(
+            [run for run in runs if not shows_only_time(run)],
+            lambda header: f"{header.task}: {header.steps} ({header.steps * header.batch * header.workers:,} samples "
+            f"with {header.workers} workers)",
+        ),
+        **_peers(runs),
         "optimizer": _each([run for run in runs if not _has_own(run.header)], _optimizer),
         "days": f"{min(run.header.started for run in runs)[:10]} to {max(run.header.started for run in runs)[:10]}",
         "page written at": commit() or "unknown: not in a Git repository",
     }
     return words_table(["", ""], facts.items())
+
+
+def _peers(runs: Sequence[Run]) -> dict[str, str]:
+    """What must be known of other people's hooks."""
+    power = any(run.header.spec.startswith("powersgd") for run in runs)
+    told = "PyTorch's hook, from its second step on, with one bucket: with two it aborts on gloo"
+    return {"PowerSGD": told} if power else {}
 
 
 def _machines(runs: Sequence[Run]) -> dict[str, str]:
@@ -134,6 +147,12 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
+
+
+def training(header: Header) -> str:
+    """What a run is trained with."""
+    momentum = f", momentum {header.momentum:g}" if header.optimizer == "sgd" and header.momentum else ""
+    return f"{header.optimizer}, learning rate {header.lr:g}{momentum}"
 
 
 def _optimizer(header: Header) -> str:
