@@ -84,23 +84,32 @@ def run_plan(plan: Plan, directory: Path) -> list[Path]:
 def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = "") -> list[Path]:
     """The records of all runs, each in its plan's directory; plans, which differ in links only, go abreast.
 
-    Where there are several, some of their techniques do, too. A sentence that was `said` before is not said again.
+    Where there are several, some of their techniques do, too, each on links of its own. A sentence that was `said`
+    before is not said again.
     """
-    from laconic.compare import compare, crowds
+    from laconic.compare import compare, rows_abreast
     from laconic.lab import Lab, parse_links
     from laconic.progress import LiveTable
 
+    rows = rows_abreast(sum(plan.base.workers for plan, _ in lines)) if len(lines) > 1 else 1
     with ExitStack() as stack:
         runs, titles = [], []
         for plan, directory in lines:
-            lab = stack.enter_context(Lab(parse_links(plan.base.link, plan.base.workers)))
-            _say([lab.note or "", *plan.warnings], said)
-            runs.append([(settings, lab) for settings in plan.runs(directory, lab)])
-            titles.append(plan.base.link + ("" if lab.shaped else ", not shaped"))
-        base, abreast = lines[0][0].base, list(zip(*runs, strict=True))
+            links = parse_links(plan.base.link, plan.base.workers)
+            labs = [stack.enter_context(Lab(links)) for _ in range(min(rows, len(plan.specs)))]
+            _say([labs[0].note or "", *plan.warnings], said)
+            settings = plan.runs(directory, labs[0])
+            runs.append([(each, labs[i % len(labs)]) for i, each in enumerate(settings)])
+            titles.append(plan.base.link + ("" if labs[0].shaped else ", not shaped"))
+        links_of_rows = list(zip(*runs, strict=True))
+        abreast = [
+            [run for row in links_of_rows[start : start + rows] for run in row]
+            for start in range(0, len(links_of_rows), rows)
+        ]
+        base = lines[0][0].base
         title = f"{base.task}, {base.workers} workers, {'; '.join(titles)}{part}"
         table = stack.enter_context(LiveTable([settings for each in abreast for settings, _ in each], title))
-        return compare(crowds(abreast) if len(lines) > 1 else abreast, table)
+        return compare(abreast, table)
 
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:

@@ -109,16 +109,9 @@ def _but_for_link(line: Line) -> Plan:
 Runs: TypeAlias = "Sequence[tuple[Settings, Lab]]"
 
 
-def crowds(rows: Sequence[Runs], memory: float | None = None) -> list[Runs]:
-    """Neighbouring rows, each of some runs, are one as long as there is memory for all their workers."""
-    most = SHARE * (_memory() if memory is None else memory) / ROOM
-    found: list[list[tuple[Settings, Lab]]] = []
-    for row in rows:
-        if found and sum(settings.workers for settings, _ in (*found[-1], *row)) <= most:
-            found[-1] += row
-        else:
-            found.append([*row])
-    return [*found]
+def rows_abreast(workers: int, memory: float | None = None) -> int:
+    """How many rows there is memory for, with so many workers in all runs of a row; at least one."""
+    return max(1, int(SHARE * (_memory() if memory is None else memory) / ROOM / workers))
 
 
 def _memory() -> float:

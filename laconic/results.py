@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 READING = (
     "In the tables, a step is the median over all rounds, with the lowest and the highest round; final values are "
     "means over seeds, with the lowest and the highest seed; and bytes are those that worker 0 sent. The last column "
-    "says how many trainings and how many rounds of timing a line has. A target is reached where the mean curve of all "
-    "seeds first crosses it, on straight lines between evaluations.\n\n"
+    "says how many trainings and how many rounds of timing a line has. A target is reached where the mean curve of "
+    "all seeds first crosses it, on straight lines between evaluations.\n\n"
     "All workers of a run share the cores of one machine, so that encoding and decoding take their time from "
     "computing. Links are limited in rate, both ways; they have no delay of their own and lose nothing. Techniques "
     "that were not timed abreast were timed minutes apart, in which this machine's own pace may change: where a line "

@@ -104,8 +104,10 @@ def provenance(runs: Sequence[Run]) -> str:
         "batch of a worker": _each(runs, lambda header: f"{header.task}: {header.batch}"),
         "steps of a training": _each(
             [run for run in runs if not shows_only_time(run)],
-            lambda header: f"{header.task}: {header.steps} ({header.steps * header.batch * header.workers:,} samples "
-            f"with {header.workers} workers)",
+            lambda header: (
+                f"{header.task}: {header.steps} ({header.steps * header.batch * header.workers:,} samples "
+                f"with {header.workers} workers)"
+            ),
         ),
         **_peers(runs),
         "optimizer": _each([run for run in runs if not _has_own(run.header)], _optimizer),

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from laconic import DAD, RankDAD, records
-from laconic.compare import ROOM, SHARE, TURN, Line, Plan, compare, crowds, is_complete, rounds
+from laconic import compare as compare_module
+from laconic.cli_runs import run_lines
+from laconic.compare import ROOM, SHARE, TURN, Line, Plan, compare, is_complete, rounds, rows_abreast
 from laconic.lab import Lab, parse_links
 from laconic.launch import WorkerError
 from laconic.train import Settings
@@ -121,13 +123,26 @@ def test_runs_abreast_take_turns_and_learn_the_same(tmp_path):
     assert not list(tmp_path.glob("*/*.turn"))
 
 
-def test_rows_are_abreast_as_far_as_memory_goes(tmp_path):
-    settings = Plan(BASE, ("ddp", "fp16", "dense", "thc", "gennorm"), (0,)).runs(tmp_path, _Lab())
-    rows = [[(each, "one"), (each, "other")] for each in settings]  # on two links
-    for crowd, expected in {4: [1] * 5, 8: [2, 2, 1], 11: [2, 2, 1], 100: [5], 0: [1] * 5}.items():
-        found = crowds(rows, memory=crowd * ROOM / SHARE)
-        assert [len(each) for each in found] == [2 * size for size in expected]
-        assert [run for each in found for run in each] == [run for row in rows for run in row]
+def test_rows_are_abreast_as_far_as_memory_goes():
+    for room, expected in {0: 1, 7: 1, 8: 1, 16: 2, 31: 3, 800: 100}.items():
+        assert rows_abreast(8, memory=(room + 0.5) * ROOM / SHARE) == expected
+
+
+def test_rows_abreast_have_links_of_their_own(monkeypatch, tmp_path):
+    """Else each would count the others' bytes."""
+    plans = [
+        Plan(dataclasses.replace(BASE, link=link), ("ddp", "fp16", "dense", "thc", "gennorm"), (0,))
+        for link in ("none", "100mbit")
+    ]
+    seen = []
+    monkeypatch.setattr(compare_module, "rows_abreast", lambda workers: {4: 2}[workers])
+    monkeypatch.setattr(compare_module, "compare", lambda abreast, _table: seen.extend(abreast) or [])
+    run_lines([(plan, tmp_path) for plan in plans], set())
+    assert [[(s.spec, s.link) for s, _ in crowd] for crowd in seen] == [
+        [(spec, link) for spec in specs for link in ("none", "100mbit")]
+        for specs in (("ddp", "fp16"), ("dense", "thc"), ("gennorm",))
+    ]
+    assert all(len({id(lab) for _, lab in crowd}) == len(crowd) for crowd in seen)
 
 
 def test_where_one_abreast_fails_all_end_and_the_failure_is_told(tmp_path):
