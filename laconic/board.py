@@ -125,10 +125,13 @@ def lost(row: Row, reference: Row) -> float | None:
     if not math.isfinite(expected):
         return None
     found = statistics.fmean(ours[seed] for seed in seeds)
-    if not math.isfinite(found):
-        return math.inf
-    gap = expected - found if row.setting.higher_is_better else found - expected
-    return 100 * gap if row.setting.metric == "accuracy" else 100 * gap / abs(expected)
+    return behind(found, expected, row.setting) if math.isfinite(found) else math.inf
+
+
+def behind(found: float, expected: float, setting: Setting) -> float:
+    """Points of accuracy, or percent of what was expected of another metric, that are missing."""
+    gap = expected - found if setting.higher_is_better else found - expected
+    return 100 * gap if setting.metric == "accuracy" else 100 * gap / abs(expected)
 
 
 def _ends(row: Row) -> dict[int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from laconic.board import behind
 from laconic.projection import shows_only_time
 from laconic.results_tables import metric, words_table
 from laconic.summary import grouped, setting_of
@@ -47,10 +48,8 @@ def _verdict(rates: dict[float, Run], used: Sequence[Run]) -> str:
         return "none of them"
     if own is best:
         return "the best"
-    behind = abs(best.evals[-1].value - own.evals[-1].value)
-    accuracy = own.header.metric == "accuracy"
-    gap = f"{100 * behind:.2f} points" if accuracy else f"{100 * behind / abs(best.evals[-1].value):.2f} %"
-    return f"{gap} behind the best"
+    gap = behind(own.evals[-1].value, best.evals[-1].value, setting_of(own))
+    return f"{gap:.2f} {'points' if own.header.metric == 'accuracy' else '%'} behind the best"
 
 
 def _goodness(run: Run) -> float:
