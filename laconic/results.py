@@ -191,9 +191,9 @@ def _setting(shown: Board, rows: Section) -> str:
 def _trained_with(rows: Section) -> str:
     """What the rows train with, and who differs."""
     ways = grouped(rows, lambda row: results_method.training(row.runs[0].header))
-    (usual, most), *others = sorted(ways.items(), key=lambda way: -len(way[1]))
+    usual, *others = sorted(ways.items(), key=lambda way: -len(way[1]))
     but = [f"{', '.join(row.label for row in some)} with {way}" for way, some in others]
-    return f"Trained with {usual}{'; ' if but else ''}{'; '.join(but)}." if most else ""
+    return f"Trained with {'; '.join([usual[0], *but])}."
 
 
 def _kind(rows: Section) -> str:
