@@ -60,6 +60,8 @@ class Header(Setting):
     momentum: float | None = None
     eval_every: int | None = None
     size: str = "default"
+    commit: str | None = None
+    """What Laconic's own source was at, if it ran from a repository."""
     projected: bool = False
     """Whether seconds and bytes are those of other, shorter runs, multiplied."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laconic import specs
 from laconic.projection import shows_only_time
 from laconic.results_tables import table, words_table
 from laconic.summary import WARM_UP, grouped
+from laconic.telemetry import commit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -112,6 +111,7 @@ def provenance(runs: Sequence[Run]) -> str:
         **_peers(runs),
         "optimizer": _each([run for run in runs if not _has_own(run.header)], _optimizer),
         "days": f"{min(run.header.started for run in runs)[:10]} to {max(run.header.started for run in runs)[:10]}",
+        "records made at": _each(runs, lambda header: header.commit or "an unknown commit"),
         "page written at": commit() or "unknown: not in a Git repository",
     }
     return words_table(["", ""], facts.items())
@@ -136,19 +136,6 @@ def commands(runs: Sequence[Run]) -> list[str]:
     """Command lines that make these records again."""
     groups = grouped(runs, lambda run: _conditions(run.header)).values()
     return [_command([run.header for run in part]) for group in groups for part in _agreeing(group)]
-
-
-def commit() -> str | None:
-    """The commit that the package's own source is at; it says so if there are changes since."""
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():  # it is installed, and a repository around it is somebody else's
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def training(header: Header) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,6 +33,19 @@ def installed_version() -> str:
         return "source tree"
 
 
+def commit() -> str | None:
+    """The commit that the package's own source is at; it says so if there are changes since."""
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():  # it is installed, and a repository around it is somebody else's
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
 def header(technique: object, **more: object) -> dict[str, Any]:
     """What makes a run repeatable: technique, versions, kernels, machine, and `more`; and what to beware of."""
     warning = getattr(technique, "warning", "")
@@ -44,6 +58,7 @@ def header(technique: object, **more: object) -> dict[str, Any]:
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
+        "commit": commit(),
         "kernels": kernels.description(),
         "machine": f"{_processor()}, {os.cpu_count()} cores",
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),

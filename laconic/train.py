@@ -47,6 +47,8 @@ WARM_UP = 3
 """Steps without exchange, to see what computing alone takes."""
 GLANCE = 0.01
 """Seconds between two looks at whose turn it is."""
+DIGITS = 6
+"""Of a step's numbers: more would be noise, and most of the record."""
 
 
 @dataclass(frozen=True)
@@ -175,14 +177,14 @@ class Worker:
         self.record.write(
             "step",
             step=step,
-            seconds=seconds,
-            loss=loss,
+            seconds=_short(seconds),
+            loss=_short(loss),
             tx=tx,
             rx=rx,
             sent=stats.sent if metered else None,
             received=stats.received if metered else None,
-            phases=phases,
-            readings=stats.readings,
+            phases={phase: _short(value) for phase, value in phases.items()},
+            readings={name: _short(value) for name, value in stats.readings.items()},
         )
         self._record_layers(self.record)
 
@@ -317,6 +319,10 @@ def checksum(model: nn.Module) -> str:
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def optimizer_for(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:

@@ -22,6 +22,7 @@ HEADER: Line = {
     "higher_is_better": True,
     "workers": 4,
     "link": "100mbit",
+    "commit": "b7cb441",
     "shaped": True,
     "note": "",
     "warning": "",

@@ -218,3 +218,9 @@ def test_panels_share_colors_for_all_labels_that_any_of_them_draws(tmp_path):
     assert scales[0] == scales[1]
     assert scales[0]["domain"] == ["plain DDP", "THC"]
     assert len(set(scales[0]["range"])) == 2
+
+
+def test_the_page_names_every_commit_that_records_were_made_at(paper):
+    assert "| records made at | b7cb441 |" in _page(paper)
+    trajectory(paper, THC, seed=2, commit=None)
+    assert "| records made at | an unknown commit; b7cb441 |" in _page(paper)

@@ -1,4 +1,6 @@
 import json
+import re
+import subprocess
 
 import pytest
 import torch
@@ -18,6 +20,18 @@ def test_a_header_makes_a_run_repeatable():
     assert header["seed"] == 7
     assert header["kernels"].startswith("cpu: ")
     assert "cores" in header["machine"]
+    assert header["commit"] == telemetry.commit()
+
+
+def test_the_commit_is_that_of_laconics_own_repository(monkeypatch, tmp_path):
+    for repository in (tmp_path, tmp_path / "laconic"):
+        subprocess.run(["git", "init", "-q", repository], check=True)
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(["git", "-C", tmp_path / "laconic", *commit], check=True)
+    monkeypatch.setattr(telemetry, "__file__", str(tmp_path / "laconic" / "laconic" / "telemetry.py"))
+    assert re.fullmatch("[0-9a-f]{40}", telemetry.commit())
+    monkeypatch.setattr(telemetry, "__file__", str(tmp_path / "site-packages" / "laconic" / "telemetry.py"))
+    assert telemetry.commit() is None
 
 
 @pytest.mark.parametrize("technique", [DAD(), EDAD(), RankDAD()])

@@ -65,6 +65,19 @@ def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(
     assert record.evals[-1].sent == sum(step.sent for step in record.steps)
 
 
+def test_a_steps_numbers_are_short(tmp_path):
+    _run(tmp_path, spec="gennorm")
+    lines = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    numbers = [
+        number
+        for step in steps
+        for number in (step["seconds"], step["loss"], *step["phases"].values(), *step["readings"].values())
+    ]
+    assert len(numbers) > 8 * len(steps)
+    assert all(number == float(f"{number:.6g}") for number in numbers)
+
+
 def test_a_record_says_once_how_each_layer_travels(tmp_path):
     _, record = _run(tmp_path, spec="rank_dad:rank=2")
     assert [layer.way for layer in record.layers].count("one way") > 0
