@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import argparse
 
+    import torch
+
     from laconic.train import Settings
 
+DATA = "where fashion's files are, or a directory of *.py files for text"
 TUNED = ("steps", "batch", "lr", "momentum", "optimizer", "eval_every")
 
 
@@ -20,6 +23,7 @@ def describe_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--link", default="100mbit", help="none, a rate, or one rate a worker: 1gbit,100mbit")
     parser.add_argument("--eval-every", type=int, metavar="STEPS")
     parser.add_argument("--split", default="iid", help="iid, labels:2 or dirichlet:0.3")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where workers train")
     describe_training(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where records and the report go")
 
@@ -32,7 +36,7 @@ def describe_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--optimizer", choices=["sgd", "adam"])
     parser.add_argument("--size", help="the model's, for tasks that have several")
-    parser.add_argument("--data", help="where fashion's files are")
+    parser.add_argument("--data", help=DATA)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -42,6 +46,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
     check_positive(options, "workers", "steps", "batch", "eval_every")
     check_training(vars(options))
+    device_at(options.device)  # fails now, if at all
     size = options.size or "default"
     task = tasks.load(options.task, data=Path(options.data) if options.data else None, size=size)
     split = tasks.parse_split(options.split)
@@ -56,6 +61,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         size=size,
         data=options.data,
         link=options.link,
+        device=options.device,
         **tuned,
     )
 
@@ -77,6 +83,16 @@ def directory_at(path: Path) -> Path:
     except OSError as error:
         raise OSError(f"cannot write to {path}: {error.strerror}; choose another --out") from error
     return path
+
+
+def device_at(name: str) -> torch.device:
+    """The device of that name, which can be used."""
+    import torch
+
+    try:
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used here; use cpu") from error
 
 
 def fresh(name: str) -> Path:

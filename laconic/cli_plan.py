@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from laconic.cli_options import check_positive, directory_at
+from laconic.cli_options import check_positive, device_at, directory_at
 
 if TYPE_CHECKING:
     import argparse
-
-    import torch
 
     from laconic.plan import Question
 
@@ -73,7 +71,7 @@ def _planned(options: argparse.Namespace) -> Iterator[Figure]:
     from laconic import plan_charts, plan_text, scaling
     from laconic.plan import TECHNIQUES, ask, parse
 
-    question, device = _question(options), _device(options)
+    question, device = _question(options), device_at(options.device)
     contestants = parse(options.techniques or TECHNIQUES.split())
     answer = ask(question, contestants, device)
     print(plan_text.text(answer), plan_text.verdict(answer), sep="\n\n", end="\n\n")
@@ -90,7 +88,7 @@ def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
     from laconic import plan_charts, records, scaling
     from laconic.tariffs import Model
 
-    runs, device = records.find(options.runs), _device(options)
+    runs, device = records.find(options.runs), device_at(options.device)
     settings, names = scaling.settings(runs), Counter[str]()
     if not settings:
         raise ValueError(
@@ -108,15 +106,6 @@ def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
         names[name] += 1
         number = f"-{names[name]}" if names[name] > 1 else ""
         yield name + number, functools.partial(plan_charts.by_workers, lines, dots, words)
-
-
-def _device(options: argparse.Namespace) -> torch.device:
-    import torch
-
-    from laconic.simulate import check_device
-
-    check_device(options.device)
-    return torch.device(options.device)
 
 
 def _question(options: argparse.Namespace) -> Question:

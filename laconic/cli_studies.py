@@ -6,7 +6,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laconic.cli_options import check_positive, describe_training, directory_at, fresh, settings_of
+from laconic.cli_options import (
+    DATA,
+    check_positive,
+    describe_training,
+    device_at,
+    directory_at,
+    fresh,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +36,7 @@ def describe_inspect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     describe_training(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the figure and the table go")
-    parser.set_defaults(workers=1, link="none", split="iid", eval_every=None)
+    parser.set_defaults(workers=1, link="none", split="iid", eval_every=None, device="cpu")
 
 
 def inspect(options: argparse.Namespace) -> None:
@@ -83,14 +91,14 @@ def describe_simulate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--size", help="the model's (default: the smallest)")
-    parser.add_argument("--data", type=Path, help="where fashion's files are")
+    parser.add_argument("--data", type=Path, help=DATA)
     parser.add_argument("--device", default="cpu", help="such as cuda")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where runs and figures go")
 
 
 def simulate(options: argparse.Namespace) -> None:
     """Virtual workers are trained; the table is printed and the figures drawn."""
-    from laconic import charts, simulate, simulate_charts, simulate_study, simulate_table, tasks
+    from laconic import charts, simulate_charts, simulate_study, simulate_table, tasks
 
     check_positive(options, "epochs", "steps", "seeds", "groups")
     size = options.size or tasks.smallest(options.task)
@@ -98,7 +106,7 @@ def simulate(options: argparse.Namespace) -> None:
     chosen = {field.name: getattr(options, field.name) for field in fields(simulate_study.Plan)}
     cells = simulate_study.Plan(**chosen).cells(task, size)
     charts.engine()  # fails now, if at all
-    simulate.check_device(options.device)
+    device_at(options.device)  # fails now, if at all
     directory = directory_at(options.out or fresh(f"simulate-{options.task}"))
     with simulate_table.Watch(cells, task) as watch:
         runs = watch.follow(simulate_study.run(cells, task, directory, options.device, watch.step))

@@ -211,12 +211,13 @@ def is_complete(settings: Settings) -> bool:
 def _is_same(text: str, settings: Settings) -> bool:
     """Whether the saved settings train the same; where the link is bare, it does not matter whose it is."""
     try:
-        saved = json.loads(text)
-    except ValueError:
+        saved = Settings(**json.loads(text))
+    except (ValueError, TypeError):  # of another version
         return False
-    apart = {"record"} | ({"interface", "note"} if settings.link == "none" else set())
-    wanted = dataclasses.asdict(settings)
-    return all(saved.get(name) == wanted[name] for name in wanted if name not in apart)
+    place = ("interface", "note") if settings.link == "none" else ()
+    return settings == dataclasses.replace(
+        saved, **{name: getattr(settings, name) for name in ("record", *place)}
+    )
 
 
 def _file_name(spec: str) -> str:

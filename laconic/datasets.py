@@ -122,9 +122,9 @@ def fashion(data: Path | None) -> tuple[Images, Images]:
     return _fashion_part(directory, "train"), _fashion_part(directory, "t10k")
 
 
-def source_text(context: int) -> tuple[Windows, Windows]:
-    """All windows of nine files in ten, and 128 windows spread over every tenth file."""
-    files = _source_files(Path(sysconfig.get_path("stdlib")))
+def source_text(data: Path | None, context: int) -> tuple[Windows, Windows]:
+    """All windows of nine files in ten of `data`, else of Python's own, and 128 spread over every tenth file."""
+    files = _source_files(data or Path(sysconfig.get_path("stdlib")))
     training = [file for number, file in enumerate(files) if number % 10 != 9]
     held_out = _windows(files[9::10], context)
     spread = torch.linspace(0, len(held_out) - 1, _HELD_OUT_WINDOWS).long()
@@ -185,7 +185,8 @@ def _source_files(directory: Path) -> list[bytes]:
     paths = [path for path in directory.glob("*.py") if not path.name.startswith(generated)]
     if len(paths) < 10:
         raise FileNotFoundError(
-            f"{directory} has {len(paths)} modules as source; use a Python that keeps its .py files"
+            f"{directory} has {len(paths)} modules as source; use a Python that keeps its .py files, or name a "
+            "directory that has ten with --data DIR"
         )
     return [path.read_bytes() for path in sorted(paths, key=lambda path: path.name)]
 

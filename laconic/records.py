@@ -60,6 +60,7 @@ class Header(Setting):
     momentum: float | None = None
     eval_every: int | None = None
     size: str = "default"
+    device: str = "cpu"
     commit: str | None = None
     """What Laconic's own source was at, if it ran from a repository."""
     projected: bool = False

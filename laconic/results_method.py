@@ -165,6 +165,7 @@ def _conditions(header: Header) -> str:
     words += _option("eval-every", header.eval_every) if header.eval_every else []
     words += _option("split", header.split) if header.split != "iid" else []
     words += _option("size", header.size) if header.size != "default" else []
+    words += _option("device", header.device) if header.device != "cpu" else []
     return shlex.join(words)
 
 

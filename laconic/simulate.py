@@ -122,14 +122,6 @@ def simulate(
     return Result(average, one, looks, seconds)
 
 
-def check_device(device: str) -> None:
-    """The device is there."""
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} cannot be used here; use cpu") from error
-
-
 class Nodes:
     """The state of all nodes: rows of parameters and momentum [N, D], and push-sum weights [N]."""
 

@@ -123,14 +123,16 @@ class Task:
 
 
 def load(name: str, *, data: Path | None = None, size: str = "default") -> Task:
-    """The task of that name; `data` is the directory of fashion's files, `size` the model's."""
+    """The task of that name; `data` is the directory of fashion's or text's files, `size` the model's."""
     _check_choice("task", name, NAMES)
     _check_choice(f"{name} size", size, _SIZES[name])
     if name == "fashion":
         return _fashion(data, size)
+    if name == "text":
+        return _text(data, size)
     if data is not None:
         raise ValueError(f"task {name} has its own data and would not read {data}; leave out --data")
-    return _digits(size) if name == "digits" else _text(size)
+    return _digits(size)
 
 
 def smallest(name: str) -> str:
@@ -152,11 +154,11 @@ def _fashion(data: Path | None, size: str) -> Task:
     return Task("fashion", "accuracy", defaults, *datasets.fashion(data), build=build)
 
 
-def _text(size: str) -> Task:
+def _text(data: Path | None, size: str) -> Task:
     width, depth, heads, context = _TRANSFORMERS[size]
     defaults = Defaults(steps=400, batch=4, lr=1e-3, momentum=0.9, optimizer="adam", eval_every=50)
     build = partial(_Transformer, width, depth, heads, context)
-    return Task("text", "loss", defaults, *datasets.source_text(context), build=build)
+    return Task("text", "loss", defaults, *datasets.source_text(data, context), build=build)
 
 
 def _perceptron(first: int, second: int) -> nn.Module:

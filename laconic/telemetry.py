@@ -60,10 +60,16 @@ def header(technique: object, **more: object) -> dict[str, Any]:
         },
         "commit": commit(),
         "kernels": kernels.description(),
-        "machine": f"{_processor()}, {os.cpu_count()} cores",
+        "machine": machine(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **more,
     }
+
+
+def machine(device: str = "cpu") -> str:
+    """The processor and, if the device is one, the GPU."""
+    more = f", {torch.cuda.get_device_name()}" if device == "cuda" else ""
+    return f"{_processor()}, {os.cpu_count()} cores{more}"
 
 
 class JsonLines:

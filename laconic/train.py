@@ -31,7 +31,7 @@ from laconic import specs, tasks
 from laconic.gossip_attachment import GossipAttachment
 from laconic.lab import interface_counters
 from laconic.meter import Stats
-from laconic.telemetry import JsonLines, header
+from laconic.telemetry import JsonLines, header, machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -74,6 +74,8 @@ class Settings:
     """The worker's own network interface, where it has one."""
     shaped: bool = False
     note: str = ""
+    device: str = "cpu"
+    """Where workers train: cpu, or cuda, whose devices they share."""
 
     def save(self, path: Path) -> Path:
         """The file `path`, from which workers read these settings."""
@@ -118,7 +120,8 @@ class Worker:
         self.settings, self.turns = settings, turns
         self.task = settings.load_task()
         contestant = specs.parse(settings.spec)
-        self.model = DistributedDataParallel(self.task.model(settings.seed), **contestant.ddp_options)
+        model = self.task.model(settings.seed).to(_own_device(settings.device))
+        self.model = DistributedDataParallel(model, **contestant.ddp_options)
         self.optimizer = optimizer_for(self.model, settings)
         self.attachment = contestant.apply(self.model, self.optimizer)
         self.batches = self._batches()
@@ -247,6 +250,7 @@ class Worker:
                 metric=self.task.metric,
                 higher_is_better=self.task.higher_is_better,
                 parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+                machine=machine(self.settings.device),
                 **settings,
             ),
         )
@@ -319,6 +323,14 @@ def checksum(model: nn.Module) -> str:
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _own_device(device: str) -> torch.device:
+    """This worker's device of that kind; fp32 is fp32 there, too."""
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+        torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())
+    return torch.device(device)
 
 
 def _short(value: float) -> float:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from laconic import cli, records
 
@@ -41,6 +42,13 @@ def _said(arguments, capsys):
 )
 def test_bad_input_gets_one_clear_sentence(arguments, sentence, capsys):
     assert sentence in _said(arguments, capsys)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there_is_refused(capsys):
+    assert "device 'cuda' cannot be used here; use cpu" in _said(
+        ["train", "digits", "--device", "cuda"], capsys
+    )
 
 
 def test_an_unknown_command_names_the_nearest(capsys, monkeypatch):

@@ -168,27 +168,35 @@ def bytes_of(samples):
 
 
 def test_text_holds_out_every_tenth_file(library):
-    train, held_out = datasets.source_text(context=16)
+    train, held_out = datasets.source_text(None, context=16)
     assert bytes_of(held_out) == {"j", "t"}
     assert bytes_of(train) == set("abcdefghiklmnopqrs")
 
 
+def test_text_can_be_any_directory_of_source(library, tmp_path_factory, monkeypatch):
+    expected = datasets.source_text(None, context=16)
+    monkeypatch.setattr(datasets.sysconfig, "get_path", lambda name: str(tmp_path_factory.mktemp("empty")))
+    for wanted, found in zip(expected, datasets.source_text(library, context=16), strict=True):
+        assert torch.equal(wanted.text, found.text)
+        assert torch.equal(wanted.starts, found.starts)
+
+
 def test_targets_are_the_bytes_that_follow(library):
-    for samples in datasets.source_text(context=16):
+    for samples in datasets.source_text(None, context=16):
         inputs, targets = samples[torch.arange(len(samples))]
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
         assert torch.equal(targets[:, -1], samples.text[samples.starts + 16].long())
 
 
 def test_training_windows_cover_the_text_without_overlap(library):
-    train, _ = datasets.source_text(context=16)
+    train, _ = datasets.source_text(None, context=16)
     inputs = train[torch.arange(len(train))].inputs.flatten()
     assert torch.equal(inputs, train.text[: len(inputs)].long())
     assert len(train.text) - len(inputs) <= 16
 
 
 def test_held_out_windows_spread_over_all_held_out_text(library):
-    _, held_out = datasets.source_text(context=16)
+    _, held_out = datasets.source_text(None, context=16)
     assert len(held_out) == 128
     assert held_out.starts[0] == 0
     assert held_out.starts[-1] >= len(held_out.text) - 2 * 16
@@ -199,4 +207,4 @@ def test_a_library_without_source_is_refused(tmp_path, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match=f"{tmp_path} has 0 modules as source; use a Python that keeps"
     ):
-        datasets.source_text(context=16)
+        datasets.source_text(None, context=16)

@@ -255,10 +255,3 @@ def test_options_that_a_method_does_not_heed_make_no_difference():
 def test_groups_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"^3 groups do not divide 8 workers; use a divisor of 8$"):
         cell("hierarchical", 8, groups=3)
-
-
-def test_a_device_that_is_not_there_is_refused():
-    simulate.check_device("cpu")
-    for device in ("cuda:99", "toaster"):
-        with pytest.raises(ValueError, match=rf"^device '{device}' cannot be used here; use cpu$"):
-            simulate.check_device(device)

@@ -163,9 +163,9 @@ def test_batches_refuse_what_makes_no_sense_before_the_first_is_drawn(change, me
             "unknown digits size 'small', nearest to 'default'; choose from default, wide",
         ),
         (
-            "text",
+            "digits",
             {"data": "/books"},
-            "task text has its own data and would not read /books; leave out --data",
+            "task digits has its own data and would not read /books; leave out --data",
         ),
     ],
 )

@@ -98,6 +98,19 @@ def test_a_record_of_gossip_has_consensus_distances_and_no_layers(tmp_path):
     assert record.end.consensus > 0
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", ["ddp", "fp16", "powersgd:rank=1", "gennorm", "dad", "crossover:overlap=true"])
+def test_a_run_trains_on_a_gpu_as_on_the_cpu(tmp_path, spec):
+    ends = []
+    for device in ("cpu", "cuda"):
+        (tmp_path / device).mkdir()
+        _, record = _run(tmp_path / device, spec=spec, task="text", size="small", device=device)
+        assert (torch.cuda.get_device_name() in record.header.machine) == (device == "cuda")
+        assert record.end.replicas_equal or "crossover" in spec
+        ends.append(record.evals[-1].value)
+    assert ends[1] == pytest.approx(ends[0], rel=2e-3)
+
+
 def test_every_technique_sees_the_same_batches_and_workers_different_ones(tmp_path):
     dense, _ = _run(tmp_path, spec="dense:dtype=bf16")
     plain, _ = _run(tmp_path, spec="ddp")
