@@ -116,6 +116,11 @@ COMMANDS = {
         cli_runs.results,
         "write the page of results of recorded runs, with its figures",
     ),
+    "pack": (
+        cli_runs.describe_pack,
+        cli_runs.pack,
+        "put the records of a directory into one small file, which other commands read",
+    ),
     "plan": (cli_plan.describe_plan, cli_plan.plan, "say whether it would pay, and which technique"),
     "inspect": (
         cli_studies.describe_inspect,

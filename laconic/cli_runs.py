@@ -1,4 +1,4 @@
-"""The commands about one or more runs: `laconic train | report | results`, and what they share with `compare`."""
+"""The commands about runs: `laconic train | report | results | pack`, and what they share with `compare`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(options: argparse.Namespace) -> None:
 def describe_report(parser: argparse.ArgumentParser) -> None:
     """The parser takes the options of `laconic report`."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="records, or directories of records"
+        "runs", nargs="+", type=Path, metavar="RUN", help="records, packs or directories of records"
     )
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE")
 
@@ -52,7 +52,7 @@ def report(options: argparse.Namespace) -> None:
 def describe_results(parser: argparse.ArgumentParser) -> None:
     """The parser takes the options of `laconic results`."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUNS", help="records, or directories of records"
+        "runs", nargs="+", type=Path, metavar="RUNS", help="records, packs or directories of records"
     )
     parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE")
     parser.add_argument(
@@ -74,6 +74,19 @@ def results(options: argparse.Namespace) -> None:
     if options.readme is not None:
         link = os.path.relpath(options.out, options.readme.parent)
         print(results.replace_summary(options.readme, results.summary(board(runs), link)))
+
+
+def describe_pack(parser: argparse.ArgumentParser) -> None:
+    """The parser takes the options of `laconic pack`."""
+    parser.add_argument("directory", type=Path, metavar="RUNS", help="a directory of records")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as docs/records.tar.xz")
+
+
+def pack(options: argparse.Namespace) -> None:
+    """The directory's records are in the file."""
+    from laconic import packs
+
+    print(packs.write(options.directory, options.file))
 
 
 def run_plan(plan: Plan, directory: Path) -> list[Path]:

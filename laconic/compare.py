@@ -201,23 +201,21 @@ def _has_come(record: Path, step: int) -> bool:
 def is_complete(settings: Settings) -> bool:
     """Whether a run of just these settings has been recorded to its end, here or elsewhere."""
     record = Path(settings.record)
-    saved = record.with_suffix(".json")
-    if not (record.exists() and saved.exists()) or not _is_same(saved.read_text(), settings):
-        return False
-    lines = record.read_text().splitlines()
-    return bool(lines) and lines[-1].startswith('{"kind": "end"')
+    lines = record.read_text().splitlines() if record.exists() else []
+    return len(lines) > 1 and lines[-1].startswith('{"kind": "end"') and _is_same(lines[0], settings)
 
 
-def _is_same(text: str, settings: Settings) -> bool:
-    """Whether the saved settings train the same; where the link is bare, it does not matter whose it is."""
+def _is_same(header: str, settings: Settings) -> bool:
+    """Whether the record's run trains the same; where the link is bare, it does not matter whose it is."""
     try:
-        saved = Settings(**json.loads(text))
-    except (ValueError, TypeError):  # of another version
+        said = json.loads(header)
+    except ValueError:
         return False
-    place = ("interface", "note") if settings.link == "none" else ()
-    return settings == dataclasses.replace(
-        saved, **{name: getattr(settings, name) for name in ("record", *place)}
-    )
+    usual = {field.name: field.default for field in dataclasses.fields(Settings)}
+    wanted = {
+        name: value for name, value in settings.told().items() if name != "note" or settings.link != "none"
+    }
+    return all(said.get(name, usual[name]) == value for name, value in wanted.items())
 
 
 def _file_name(spec: str) -> str:

@@ -8,7 +8,9 @@ A record that was cut is read as far as it got; lines and fields that this versi
 from __future__ import annotations
 
 import json
+import lzma
 import math
+import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VERSION = 1
+PACKED = ".tar.xz"
+"""How the name of a pack of records ends."""
 
 Item = TypeVar("Item")
 Line = dict[str, Any]
@@ -134,7 +138,15 @@ class Run:
 
 def read(path: Path) -> Run:
     """The run that this file records, as far as it got."""
-    lines = _lines(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file; give a run record or a directory of run records")
+    return _run(
+        path, path.read_text(encoding="utf-8", errors="replace")
+    )  # a cut line may end inside a character
+
+
+def _run(path: Path, text: str) -> Run:
+    lines = _lines(path, text)
     headers = _all_of(Header, "header", lines[:1])
     if not headers:
         raise _unreadable(path, "does not begin with a header line")
@@ -148,20 +160,31 @@ def read(path: Path) -> Run:
 
 
 def find(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these files and, recursively, in the *.jsonl files of these directories, each once."""
+    """The runs in these files, packs and, recursively, in the *.jsonl files of these directories, each once."""
     given = [Path(path) for path in paths]
     found = [file for path in given for file in (sorted(path.rglob("*.jsonl")) if path.is_dir() else [path])]
     if not found:
         names = ", ".join(map(str, given))
         raise ValueError(f"no *.jsonl file in {names or 'an empty list of paths'}; name run records")
-    return [read(file) for file in {file.resolve(): file for file in found}.values()]
+    files = {file.resolve(): file for file in found}.values()
+    return [run for file in files for run in (_packed(file) if file.name.endswith(PACKED) else [read(file)])]
 
 
-def _lines(path: Path) -> list[tuple[str, Line]]:
-    """The JSON objects of the file, each with where it stands; a last line that was cut is left out."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file; give a run record or a directory of run records")
-    text = path.read_text(encoding="utf-8", errors="replace")  # a cut line may end inside a character
+def _packed(path: Path) -> list[Run]:
+    """The runs that `packs.write` put into the file."""
+    try:
+        with tarfile.open(path) as pack:
+            contents = {entry.name: pack.extractfile(entry) for entry in pack if entry.isfile()}
+            texts = {path / name: file.read().decode() for name, file in contents.items() if file is not None}
+    except (tarfile.TarError, UnicodeDecodeError, EOFError, lzma.LZMAError) as error:
+        raise ValueError(
+            f"{path} is no pack of records ({error}); give one that laconic pack wrote"
+        ) from None
+    return [_run(name, text) for name, text in texts.items()]
+
+
+def _lines(path: Path, text: str) -> list[tuple[str, Line]]:
+    """The JSON objects of the text, each with where it stands; a last line that was cut is left out."""
     written = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     objects = [(f"{path}, line {number},", _object(line)) for number, line in written]
     for where, line in objects[:-1]:

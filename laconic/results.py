@@ -20,6 +20,7 @@ from laconic import (
 )
 from laconic.board import Board, board, family, is_real, sooner
 from laconic.projection import shows_only_time
+from laconic.records import PACKED
 from laconic.results_rules import MISSING
 from laconic.results_tables import comparison, metric, phases, specs_of, table, words_table
 from laconic.summary import grouped
@@ -71,8 +72,9 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
     tasks = list(dict.fromkeys(rows[0].setting.task for rows in shown.sections))
     parts = [
         "# Results",
-        f"`laconic results` wrote this page from {len(shown.records)} records of runs. `laconic compare --preset "
-        "paper --out RUNS` makes such records, and `laconic results RUNS` the page. A dash is what no record shows.",
+        f"`laconic results` wrote this page from {len(shown.records)} records of runs{_packs(shown.records)}. "
+        "`laconic compare --preset paper --out RUNS` makes such records, and `laconic results RUNS` the page. A dash "
+        "is what no record shows.",
         READING,
         "## What should hold\n" + _verdicts(shown),
         *(_task(shown, task, stem) for task in tasks),
@@ -118,6 +120,12 @@ def replace_summary(readme: Path, text: str) -> Path:
         raise ValueError(f"{readme} has no place for the table; write {START} and {STOP} where it belongs")
     readme.write_text(f"{before}{START}\n{text}\n{STOP}{after}", encoding="utf-8")
     return readme
+
+
+def _packs(runs: Sequence[Run]) -> str:
+    """Where the records are, if in packs."""
+    names = {place.name for run in runs for place in run.path.parents if place.name.endswith(PACKED)}
+    return f", which are in {', '.join(f'`{name}`' for name in sorted(names))}" if names else ""
 
 
 def _model(runs: Sequence[Run]) -> str:

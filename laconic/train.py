@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from laconic.tasks import Task
 
 OPTIMIZERS = ("sgd", "adam")
+PLACES = ("record", "data", "interface")
+"""Settings that are of one machine, and not of the run."""
 WARM_UP = 3
 """Steps without exchange, to see what computing alone takes."""
 GLANCE = 0.01
@@ -85,6 +87,10 @@ class Settings:
     def text(self) -> str:
         """The settings as the file has them."""
         return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def told(self) -> dict[str, Any]:
+        """What a record says of these settings: all but where things lie on this machine."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in PLACES}
 
     def load_task(self) -> Task:
         """The task with its data."""
@@ -237,9 +243,6 @@ class Worker:
         )
 
     def _open_record(self, contestant: specs.Contestant) -> JsonLines:
-        settings = dataclasses.asdict(self.settings)
-        for unwanted in ("record", "data", "interface"):
-            del settings[unwanted]
         technique = self.attachment.technique if self.attachment is not None else contestant
         return JsonLines(
             self.settings.record,
@@ -251,7 +254,7 @@ class Worker:
                 higher_is_better=self.task.higher_is_better,
                 parameters=sum(parameter.numel() for parameter in self.model.parameters()),
                 machine=machine(self.settings.device),
-                **settings,
+                **self.settings.told(),
             ),
         )
 

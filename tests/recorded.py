@@ -23,6 +23,7 @@ HEADER: Line = {
     "workers": 4,
     "link": "100mbit",
     "commit": "b7cb441",
+    "device": "cpu",
     "shaped": True,
     "note": "",
     "warning": "",

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,9 @@ class _Watcher:
         pass
 
 
-def _finished(settings, lines='{"kind": "header"}\n{"kind": "end"}\n'):
-    Path(settings.record).write_text(lines)
-    settings.save(Path(settings.record).with_suffix(".json"))
+def _finished(settings, *kinds):
+    lines = [{"kind": "header", **settings.told()}, *({"kind": kind} for kind in kinds or ("step", "end"))]
+    Path(settings.record).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
@@ -61,11 +62,21 @@ def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
 def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
     (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     assert not is_complete(settings)
-    _finished(settings, lines='{"kind": "header"}\n')
+    _finished(settings, "step")
     assert not is_complete(settings)
     _finished(settings)
     assert is_complete(settings)
     assert not is_complete(dataclasses.replace(settings, lr=0.2))
+    assert not is_complete(dataclasses.replace(settings, device="cuda"))
+
+
+def test_a_record_of_an_earlier_version_is_complete_where_settings_are_as_usual(tmp_path):
+    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    _finished(settings)
+    record = Path(settings.record)
+    record.write_text(record.read_text().replace('"device": "cpu"', '"since": "then"'))
+    assert is_complete(settings)
+    assert not is_complete(dataclasses.replace(settings, device="cuda"))
 
 
 def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():

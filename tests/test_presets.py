@@ -1,5 +1,7 @@
 """A preset is some comparisons that run seed by seed, can be cut and taken up again, and make one report."""
 
+import json
+
 import pytest
 
 from laconic import cli, cli_compare, compare, records, specs
@@ -20,8 +22,8 @@ def executed(monkeypatch):
 
     def run(settings, _lab, _watcher):
         order.append((settings.split, settings.seed, settings.spec))
-        path = settings.save(compare.Path(settings.record).with_suffix(".json"))
-        path.with_suffix(".jsonl").write_text('{"kind": "end"}\n')
+        header = json.dumps({"kind": "header", **settings.told()})
+        compare.Path(settings.record).write_text(f'{header}\n{{"kind": "end"}}\n')
 
     monkeypatch.setattr(compare, "execute", run)
     monkeypatch.setattr(cli_compare, "report_on", lambda _records, directory: directory / "report.html")

@@ -99,7 +99,9 @@ def test_a_record_of_gossip_has_consensus_distances_and_no_layers(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("spec", ["ddp", "fp16", "powersgd:rank=1", "gennorm", "dad", "crossover:overlap=true"])
+@pytest.mark.parametrize(
+    "spec", ["ddp", "fp16", "powersgd:rank=1", "gennorm", "dad", "crossover:overlap=true"]
+)
 def test_a_run_trains_on_a_gpu_as_on_the_cpu(tmp_path, spec):
     ends = []
     for device in ("cpu", "cuda"):
