@@ -132,7 +132,7 @@ def _known(alone: Sequence[Run], all_runs: Sequence[Run], last: int | None) -> K
         _median(alone, last, lambda step: step.rx if step.received is None else step.received),
         max(0.0, seconds - compute),
         _pieces(alone[0], contestant),
-        used=used(contestant),
+        used=used(contestant, header.workers),
     )
     computing = Computing(compute, math.inf, 1.0, 1) if delayed else Computing(compute, cores=1)
     return Known(header, seconds, computing, exchange)

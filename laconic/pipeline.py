@@ -54,11 +54,11 @@ def departures(layers: Iterable[Travel], workers: int, size: int = 4) -> int:
     return max(1, count + (waiting > 0))
 
 
-def used(contestant: Contestant) -> float:
-    """The share of its time that a link is in use."""
+def used(contestant: Contestant, workers: int) -> float:
+    """The share of its time that a link is in use; between two, gossip has nobody else to wait for."""
     if not isinstance(contestant, Attached):
         return RING
-    if isinstance(contestant.technique, Crossover):
+    if isinstance(contestant.technique, Crossover) and workers > 2:
         return RELAYED if contestant.technique.overlap else SCATTERED
     return LANE
 

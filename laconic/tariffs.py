@@ -86,7 +86,7 @@ def _attached(contestant: Attached, model: Model, workers: int, device: torch.de
     if isinstance(contestant.technique, Crossover):
         if contestant.technique.nodes(workers) != workers:
             raise ValueError("what groups say to each other inside is not known here; use no groups")
-        return _gossiped(contestant, contestant.technique, model, device)
+        return _gossiped(contestant, contestant.technique, model, workers, device)
     if isinstance(contestant.technique, Sharer):
         return Tariff(_shared(contestant.technique, model, workers, device), model.buckets)
     return Tariff(_sampled(contestant, model, workers, device), model.buckets)
@@ -130,11 +130,13 @@ def _shared(technique: Any, model: Model, workers: int, device: torch.device) ->
     return Exchange(moved, moved, busy, max(1, round(model.layers)), hops, LANE)
 
 
-def _gossiped(contestant: Attached, technique: Crossover, model: Model, device: torch.device) -> Tariff:
+def _gossiped(
+    contestant: Attached, technique: Crossover, model: Model, workers: int, device: torch.device
+) -> Tariff:
     coded = technique.codec is not None
     each = (BLOCK + 4) / BLOCK if coded else 4.0
     numbers = model.parameters * (1 + (technique.momentum == "mixed")) / technique.every
     busy = numbers * (kernel_times.mixed_as_bytes(device) if coded else kernel_times.mixed(device))
     moved, count = each * numbers, pieces(contestant, model.parameters, 2)
-    exchange = Exchange(moved, moved, busy, count, 1, used(contestant))
+    exchange = Exchange(moved, moved, busy, count, 1, used(contestant, workers))
     return Tariff(exchange, math.inf, 1.0) if technique.overlap else Tariff(exchange, 1, 0.0)

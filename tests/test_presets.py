@@ -142,3 +142,22 @@ def test_paper_has_every_cell_once_and_full_runs_to_check():
     check = lines["fashion-4-100mbit-800"]
     assert check.steps == lines["fashion-4-none"].steps
     assert set(check.techniques) < set(lines["fashion-4-100mbit"].techniques)
+
+
+def test_other_rates_are_half_and_twice_those_of_the_paper():
+    for task, other in zip(("fashion", "text"), PRESETS["rates"], strict=True):
+        line = next(line for line in PRESETS["paper"] if line.startswith(f"{task} --workers 4 --link none"))
+        used, tried = (_rates_by_row(words) for words in (line, other))
+        assert tried == {row: [rates[0] / 2, rates[0] * 2] for row, rates in used.items() if row in tried}
+        left = {row.partition(":")[0] for row, *_ in used.keys() - tried.keys()}
+        assert left == {"dad", "dense", "powersgd"}
+
+
+def _rates_by_row(line):
+    """The rates of every technique with all that it trains with beside."""
+    rates = {}
+    for spec in cli_compare._parsed(line.split()).techniques:
+        training = specs.training(spec)
+        row = (spec.partition("@")[0], *sorted((name, training[name]) for name in training if name != "lr"))
+        rates.setdefault(row, []).append(training["lr"])
+    return rates
