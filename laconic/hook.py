@@ -19,8 +19,10 @@ import torch.distributed as dist
 
 from laconic.attach import compare, settle
 from laconic.attachment import Attachment
+from laconic.crossover import Crossover
 from laconic.exchange import Exchange
 from laconic.meter import Stats
+from laconic.shared_layers import Sharer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +33,16 @@ if TYPE_CHECKING:
 
 
 class Hook:
-    """`technique` as a callable `(state, bucket) -> Future`; it opens at the first bucket.
+    """`technique`, one for gradients, as a callable `(state, bucket) -> Future`; it opens at the first bucket.
 
     Give `process_group` where the DDP model has one of its own: a hook is not told.
     """
 
     def __init__(self, technique: Technique, process_group: dist.ProcessGroup | None = None) -> None:
+        if isinstance(technique, Sharer | Crossover):
+            raise TypeError(
+                f"{technique!r} needs the model, and a hook sees buckets alone; use laconic.attach"
+            )
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
         self.technique = technique
         self._group = process_group

@@ -129,6 +129,7 @@ def factor_with_residual(
     energy: float | None = None,
     keep: int = 32,
     method: Method = "qr",
+    sweeps: int = 10,
 ) -> tuple[Factors, Factors]:
     """The best factors of M = ΔᵀA + memory · E, and of what they leave of M the best with `keep` columns, the next E.
 
@@ -139,7 +140,7 @@ def factor_with_residual(
     if residual is not None:
         deltas = torch.cat([_widened(deltas), memory * residual.P.T])
         inputs = torch.cat([_widened(inputs), residual.Q.T])
-    return _parted(factor(deltas, inputs, rank + keep, method=method), rank, energy, keep)
+    return _parted(factor(deltas, inputs, rank + keep, None, method, sweeps), rank, energy, keep)
 
 
 def factor_matrix(matrix: Tensor, rank: int, energy: float | None = None) -> Factors:

@@ -62,6 +62,7 @@ def replicas(runs: Sequence[Run]) -> str:
     ended = [run for run in runs if run.end is not None]
     gossip = [run for run in ended if run.end and run.end.consensus is not None]
     synchronous = [run for run in ended if run not in gossip]
+    trained = [run for run in gossip if not shows_only_time(run)]
     unequal = [run for run in synchronous if run.end and not run.end.replicas_equal]
     told = f"In {len(synchronous) - len(unequal)} of {len(synchronous)} finished synchronous runs all replicas ended "
     told += "equal, by a checksum of every parameter."
@@ -69,7 +70,7 @@ def replicas(runs: Sequence[Run]) -> str:
         told += f" They differ in {_joined(map(_name, unequal))}."
     if len(ended) < len(runs):
         told += f" {len(runs) - len(ended)} records are of unfinished runs."
-    return f"{told}\n\n{_apart(gossip)}" if gossip else told
+    return f"{told}\n\n{_apart(trained)}" if trained else told
 
 
 def _apart(runs: Sequence[Run]) -> str:

@@ -199,8 +199,9 @@ class Sharing:
         method: lowrank.Method = settings.method  # type: ignore[assignment]
         if kept is None:
             return lowrank.factor(deltas, inputs, settings.rank, settings.energy, method, settings.sweeps)
+        sizes = (settings.rank, settings.energy, KEEP)
         found, left = lowrank.factor_with_residual(
-            deltas, inputs, _residual(kept.old, layer), 1.0, settings.rank, settings.energy, KEEP, method
+            deltas, inputs, _residual(kept.old, layer), 1.0, *sizes, method, settings.sweeps
         )
         _keep(left, kept, layer)
         return found

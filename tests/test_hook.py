@@ -9,7 +9,7 @@ from toys import flat, parallel, train
 from workers import WorkerError, run
 
 import laconic
-from laconic import Dense
+from laconic import DAD, EDAD, Crossover, Dense, RankDAD
 
 
 def _hooked(technique, state=None, steps=range(6)):
@@ -34,6 +34,14 @@ def test_a_hook_does_what_attach_does(technique):
     hooked, attached = run(2, _hooked, technique), run(2, _attached, technique)
     assert all(torch.equal(weights, other) for (weights, _, _), other in zip(hooked, attached, strict=True))
     assert all(stats.steps == 6 and stats.sent > 0 for _, stats, _ in hooked)
+
+
+@pytest.mark.parametrize("technique", [DAD(), EDAD(), RankDAD(), Crossover()], ids=repr)
+def test_what_needs_the_model_is_no_hook(technique):
+    with pytest.raises(
+        TypeError, match=r"needs the model, and a hook sees buckets alone; use laconic\.attach$"
+    ):
+        laconic.Hook(technique)
 
 
 def _interrupted(technique, interrupted):

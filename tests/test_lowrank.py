@@ -292,6 +292,23 @@ def test_with_room_for_all_of_it_the_residual_is_what_was_not_sent(memory, rows)
         torch.testing.assert_close(residual.product().double(), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_more_sweeps_are_closer_with_a_residual_too():
+    deltas, inputs = _rows(32, 60, 70, decay=0.2)
+    whole = deltas.double().T @ inputs.double()
+    errors = [
+        float(
+            (
+                whole
+                - factor_with_residual(deltas, inputs, None, 1.0, 2, method="power", sweeps=n)[0].product()
+            ).norm()
+        )
+        for n in (1, 100)
+    ]
+    best = float(torch.linalg.svdvals(whole)[2:].norm())
+    assert errors[0] > 1.001 * best
+    assert errors[1] == pytest.approx(best, rel=1e-3)
+
+
 def test_a_narrow_residual_is_the_best_of_what_was_not_sent_and_says_what_it_lost():
     deltas, inputs = _rows(32, 100, 70, decay=1.0)
     sent, residual = factor_with_residual(deltas, inputs, None, 1.0, rank=3, keep=5)

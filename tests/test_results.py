@@ -224,3 +224,19 @@ def test_the_page_names_every_commit_that_records_were_made_at(paper):
     assert "| records made at | b7cb441 |" in _page(paper)
     trajectory(paper, THC, seed=2, commit=None)
     assert "| records made at | an unknown commit; b7cb441 |" in _page(paper)
+
+
+def test_consensus_is_that_of_full_trainings(paper):
+    gossip = {"label": "Crossover", "spec": "crossover"}
+    last = {**END, "replicas_equal": False}
+    bare = {"link": "none", "shaped": False, "steps": 2}
+    middle, late = evaluation(1, 0.5, 1.0), evaluation(2, 0.6, 2.0)
+    write(
+        paper / "long.jsonl",
+        [header(**gossip, **bare), step(1), middle, step(2), late, {**last, "consensus": 1e-9}],
+    )
+    write(
+        paper / "short.jsonl",
+        [header(**gossip, steps=2), step(1), step(2), late, {**last, "consensus": 1e-3}],
+    )
+    assert _line(_page(paper), "fashion, 4 workers: Crossover")[1:] == ["1e-09", "1"]
