@@ -22,7 +22,8 @@ from laconic.attachment import Attachment
 from laconic.crossover import Crossover
 from laconic.exchange import Exchange
 from laconic.gossip_attachment import GossipAttachment
-from laconic.shared_layers import SharedLayers, Sharer, shareable
+from laconic.shared_layers import SharedLayers
+from laconic.sharers import Sharer, shareable
 from laconic.technique import Bucket, Settler
 
 if TYPE_CHECKING:

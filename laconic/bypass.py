@@ -3,8 +3,8 @@ never multiplied.
 
 In a forward of the DDP model whose backward will be exchanged, a module computes with its weight detached, and the
 weight hangs beside its input instead: there it gets nothing, for DDP to see that its turn has come. Everywhere else
-(`no_sync`, the bare module, a compiled one, the data's own layer, a weight whose gradient a hook wants to see)
-all is as always.
+(`no_sync`, the bare module, a compiled one, a checkpoint that computes again in backward, the data's own layer, a
+weight whose gradient a hook wants to see) all is as always.
 
 DDP that looks for unused parameters takes one without a gradient for such a one: there, a weight gets zeros, and the
 result overwrites them.
@@ -12,6 +12,7 @@ result overwrites them.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,22 +28,31 @@ class Bypass:
     """Hooks on a DDP model and on those of its modules that are to be `spared`."""
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.prepared = False
+        """Whether DDP takes the next backward for one that is exchanged, which it decides in forward."""
         self._exchanged = False
-        self._zeros = bool(ddp.find_unused_parameters)
+        self.zeros = bool(ddp.find_unused_parameters)
+        """Whether a weight gets zeros, and nothing only where its layer was not used."""
         self._aside: dict[nn.Module, nn.Parameter] = {}
         self._handles = [
             ddp.register_forward_pre_hook(self._begin),
             ddp.register_forward_hook(self._end, always_call=True),
         ]
         self._spared: list[Any] = []
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet([ddp])
+
+    def __deepcopy__(self, _memo: object) -> Bypass:
+        return self  # a copy of a model has these hooks as well, but its modules are not known here
 
     def spare(self, modules: Iterable[nn.Module]) -> None:
         """The weights of these modules, and of no others, need no gradient of their own."""
+        spared = list(modules)
+        self._known.update(spared)
         for handle in self._spared:
             handle.remove()
         self._spared = [
             handle
-            for module in modules
+            for module in spared
             for handle in (
                 module.register_forward_pre_hook(self._detach),
                 module.register_forward_hook(self._restore, prepend=True, always_call=True),
@@ -55,9 +65,11 @@ class Bypass:
             handle.remove()
 
     def _begin(self, ddp: nn.Module, _arguments: tuple[Any, ...]) -> None:
-        self._exchanged = bool(ddp.require_backward_grad_sync) and torch.is_grad_enabled()
+        exchanged = bool(ddp.require_backward_grad_sync) and torch.is_grad_enabled()
+        self._exchanged = exchanged and ddp in self._known
 
-    def _end(self, _ddp: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
+    def _end(self, _ddp: nn.Module, _arguments: tuple[Any, ...], output: object) -> None:
+        self.prepared |= self._exchanged and output is not None  # none is there where forward failed
         self._exchanged = False
 
     def _detach(
@@ -66,13 +78,15 @@ class Bypass:
         weight = module._parameters["weight"]
         if not self._exchanged or torch.compiler.is_compiling() or not arguments or weight is None:
             return None
+        if module not in self._known or _saves_elsewhere():
+            return None
         if not (arguments[0].requires_grad and weight.requires_grad):
             return None  # it would get a gradient that nobody wants
         if weight._backward_hooks or len(weight._post_accumulate_grad_hooks or ()) > 1:
             return None  # one is `SharedLayers`' own
         self._aside[module] = weight
         module._parameters["weight"] = weight.detach()  # type: ignore[assignment]
-        return (_Beside.apply(arguments[0], weight, self._zeros), *arguments[1:])
+        return (_Beside.apply(arguments[0], weight, self.zeros), *arguments[1:])
 
     def _restore(self, module: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
         if module in self._aside:
@@ -85,8 +99,22 @@ class _Beside(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor, zeros: bool) -> torch.Tensor:
         ctx.weight = weight.detach() if zeros else None
+        ctx.set_materialize_grads(False)
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        return grad, None if ctx.weight is None else torch.zeros_like(ctx.weight), None
+    def backward(
+        ctx: Any, grad: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        nothing = grad is None or ctx.weight is None
+        return grad, None if nothing else torch.zeros_like(ctx.weight), None
+
+
+def is_beside(value: torch.Tensor) -> bool:
+    """Whether this is what a spared layer was given."""
+    return value.grad_fn is not None and value.grad_fn.name() == "_BesideBackward"
+
+
+def _saves_elsewhere() -> bool:
+    """Whether somebody takes what autograd saves, as a checkpoint does, and will count it."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

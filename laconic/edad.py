@@ -26,6 +26,7 @@ S workers, N rows each, h_l inputs of layer l, h_in of the first, h_out outputs 
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -155,7 +156,11 @@ class Chain(Layer):
         return len(self.links)
 
     def products(self, rows: Rows) -> dict[str, Product]:
-        """The gradients of its parameters, by name."""
+        """The gradients of its parameters, by name; in float32, also inside an autocast."""
+        with torch.autocast(rows.deltas.device.type, enabled=False):
+            return self._products(rows)
+
+    def _products(self, rows: Rows) -> dict[str, Product]:
         given, before = _forward(self.links, rows.inputs)
         found: dict[str, Product] = {}
         delta = rows.deltas
@@ -178,10 +183,12 @@ class ChainTaps(Taps):
     def __init__(self, chain: Chain) -> None:
         super().__init__({chain.name: [chain.links[-1].module]})
         self._given: tuple[Tensor, ...] = ()
+        self._first = weakref.ref(chain.links[0].module)
         self._handles.append(chain.links[0].module.register_forward_pre_hook(self._enter, with_kwargs=True))
 
-    def _enter(self, _module: nn.Module, arguments: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
-        self._given = (*arguments, *named.values())
+    def _enter(self, module: nn.Module, arguments: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        if module is self._first():
+            self._given = (*arguments, *named.values())
 
     def _called(
         self,
@@ -191,6 +198,8 @@ class ChainTaps(Taps):
         _named: Mapping[str, Tensor],
         output: Tensor,
     ) -> None:
+        if module not in self._modules:
+            return
         given, self._given = self._given, ()
         if output.requires_grad and not given:
             raise RuntimeError(f"the end of {name} was called without its beginning; EDAD needs all of it")

@@ -102,7 +102,7 @@ class Exchange:
         self.state = State.of(technique, self.worker, self.workers)
         self.listeners: list[Callable[[int, Stats], None]] = []
         self.technique = technique
-        self._device = device
+        self.device = device
         self.measure_error = measure_error
         self._pieces = functools.cache(lambda bucket: tuple(technique.cut(bucket, self.workers)))
         rounds = technique.place.rounds(technique.varies) + isinstance(technique, Surveyor) + measure_error
@@ -155,7 +155,7 @@ class Exchange:
         return self._current
 
     def _turns(self, bucket: Bucket, pieces: Sequence[Piece], step: _Step) -> list[Turn]:
-        memory = self.state.memory(bucket, self._device, self._carrier) if bucket.names else {}
+        memory = self.state.memory(bucket, self.device, self._carrier) if bucket.names else {}
         tallies = self.state.tallies
         return [
             Turn(piece, step.number, self.worker, self.state.part(memory, piece), tallies=tallies)
@@ -171,7 +171,7 @@ class Exchange:
     ) -> torch.futures.Future[Any]:
         journeys = journeys or [_stay()]  # a bucket of empty parameters
         self._count(step, len(journeys), last)
-        passage = _Passage(arriving, streams.future(self._device), step, len(journeys))
+        passage = _Passage(arriving, streams.future(self.device), step, len(journeys))
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for journey in journeys:
             self._lane.submit(journey, arrive, fail)
@@ -201,7 +201,7 @@ class Exchange:
             messages = _move(self.technique.encode(turn, grad), self._carrier)
         replies = yield from self._deliver(turn, messages)
         with self.meter.phase("decode"):
-            self.technique.decode(turn, _move(replies, self._device), grad)
+            self.technique.decode(turn, _move(replies, self.device), grad)
         if exact is not None:
             exact /= self.workers
             turn.readings["error"] = Reading((grad - exact).square().sum(), exact.square().sum())
@@ -217,7 +217,7 @@ class Exchange:
         heard = yield from self.technique.place.gather(joined, self.workers, Gather(len(joined)))
         assert isinstance(heard, torch.Tensor)
         with self.meter.phase("decode"):
-            parts = heard.to(self._device).split([len(message) for message in messages], dim=1)
+            parts = heard.to(self.device).split([len(message) for message in messages], dim=1)
             for (turn, grad), part in zip(turns, parts, strict=True):
                 self.technique.decode(turn, part, grad)
                 for name, reading in turn.readings.items():
@@ -238,7 +238,7 @@ class Exchange:
         with self.meter.phase("encode"):
             numbers = technique.survey(turn, grad).to(self._carrier)
         yield from self.technique.place.agree(numbers, self.workers)
-        return numbers.to(self._device)
+        return numbers.to(self.device)
 
     def _combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
         with self.meter.phase("combine"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from laconic.shared_layers import Sharer, shareable
+from laconic.sharers import Sharer, shareable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ from laconic.attachment import Attachment
 from laconic.crossover import Crossover
 from laconic.exchange import Exchange
 from laconic.meter import Stats
-from laconic.shared_layers import Sharer
+from laconic.sharers import Sharer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,8 @@ import torch
 
 from laconic.cost import LANE, RELAYED, RING, SCATTERED
 from laconic.crossover import Crossover
-from laconic.shared_layers import TOGETHER, Sharer
+from laconic.shared_layers import TOGETHER
+from laconic.sharers import Sharer
 from laconic.specs import Attached, Fp16, PowerSGD
 from laconic.technique import Bucket, Technique
 

@@ -29,10 +29,13 @@ class Product(NamedTuple):
         if self.inputs is None:
             view.copy_(self.deltas.view_as(view))
             return
+        if not view.is_contiguous():
+            view.copy_((self.deltas.T @ self.inputs).view_as(view))
+            return
         matrix = view.view(self.deltas.shape[1], self.inputs.shape[1])
         if matrix.dtype != self.deltas.dtype:
             matrix.copy_(self.deltas.T @ self.inputs)
-        elif len(self.deltas) <= FEW and matrix.dtype == torch.float32 and matrix.is_contiguous():
+        elif len(self.deltas) <= FEW and matrix.dtype == torch.float32:
             kernels.product(self.deltas.contiguous(), self.inputs.contiguous(), matrix)
         else:
             torch.mm(self.deltas.T, self.inputs, out=matrix)

@@ -6,39 +6,39 @@ workers agree on the largest number of rows, and with it on how each layer trave
 apart: layers that share do so, what is private stays, and all else is a smaller bucket.
 
 A layer's rows are complete when its weight has its gradient, long before its bucket is. They leave then, as soon as
-those of all layers before it have: in the order in which DDP's buckets had them in the two steps before, which is the
-same on all workers. Small messages wait for those of the next layers, so that one transfer carries them all; the
-last of them takes the last bucket's few other parameters along.
+it is their turn (order.py). Small messages wait for those of the next layers, so that one transfer carries them all;
+the last of them takes the last bucket's few other parameters along.
 """
 
 from __future__ import annotations
 
 import functools
 import weakref
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from laconic import streams
+from laconic import bucket_views, streams
 from laconic.bypass import Bypass
 from laconic.exchange import Load
 from laconic.layers import multiplied
+from laconic.order import AVERAGE, Order
 from laconic.taps import Rows
 from laconic.technique import Bucket, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
     from laconic.exchange import Exchange
     from laconic.layers import Choice, Found, Layer
     from laconic.products import Product
+    from laconic.sharers import Sharer
     from laconic.sharing import Sharing
-    from laconic.taps import Taps
 
 Result = torch.futures.Future[torch.Tensor]
 Shared = torch.futures.Future["Mapping[str, Product]"]
@@ -55,9 +55,10 @@ TOGETHER = 1 << 16
 
 @dataclass
 class _Step:
-    """What has become of layers so far: those that have left, in order, and those of them that wait for company."""
+    """What has become of layers so far: those of them that have left and wait for company, and what they came to."""
 
-    left: list[Layer] = field(default_factory=list)
+    asked: bool = False
+    """Whether workers have been asked how layers travel, where that is not known."""
     waiting: list[tuple[Shared, Load]] = field(default_factory=list)
     ready: dict[str, torch.Tensor] = field(default_factory=dict)
     """Weights' gradients, or the weights themselves where backward left them out."""
@@ -65,42 +66,8 @@ class _Step:
     """Weights that have had their turn in backward, without a gradient."""
     results: dict[str, Shared] = field(default_factory=dict)
     products: dict[str, Product] = field(default_factory=dict)
-
-
-@runtime_checkable
-class Sharer(Protocol):
-    """A technique for layers."""
-
-    private: tuple[str, ...]
-    skip_inputs: bool
-    serves: str
-    """The kind of layers."""
-
-    def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
-        """The layers that may share, with their modules; `public` are the parameters that are exchanged."""
-
-    def tap(self, found: Found) -> Taps:
-        """Hooks that keep these layers' rows."""
-
-    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
-        """How a layer travels that has so many rows on a worker."""
-
-    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
-        """The technique for these layers."""
-
-
-def shareable(technique: Sharer, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> Found:
-    """The layers that may share, with their modules."""
-    for start in technique.private:
-        if not any(name.startswith(start) for name in trained):
-            raise ValueError(f"private has {start!r}, but no trained parameter's name begins so")
-    public = {name: value for name, value in trained.items() if not name.startswith(technique.private)}
-    found = technique.find(model, public)
-    if not found:
-        raise ValueError(
-            f"no {technique.serves} of this model can share; use laconic.Dense() or another technique"
-        )
-    return found
+    turns: Counter[str] = field(default_factory=Counter)
+    """How often weights had theirs in backward; more than once, where a static graph has checkpoints."""
 
 
 class SharedLayers:
@@ -121,7 +88,6 @@ class SharedLayers:
             exchange,
             name,
         )
-        self._device = next(ddp.parameters()).device
         self._layers = list(found)
         self._modules = {layer.name: modules for layer, modules in found.items()}
         self._taps = technique.tap(found)
@@ -134,37 +100,36 @@ class SharedLayers:
         ]
         self._rows: dict[str, int] = {}
         self._counted = False
-        self._step = _Step()
-        self._before: list[Layer] = []
-        self._order: list[Layer] = []
+        self._step, self._order = _Step(), Order()
+        self._spared: frozenset[Layer] = frozenset()
         self.choices: list[Choice] | None = None
         """How each layer travels, from the second step on."""
 
     def reduce(self, bucket: dist.GradBucket) -> Result:
         """A future of the bucket's gradients as all workers have them."""
-        if self._counted and self.choices is None:
+        if self.choices is None and not self._step.asked:
             self._agree(bucket.buffer().device)
-        names = [self._name(parameter) for parameter in bucket.parameters()]
-        views = dict(zip(names, bucket.gradients(), strict=True))
+        views = bucket_views.views(bucket, self._name)
         if self.choices is None:
             self._count(views)
         buffer, places = self._places(bucket, views)
         sharing = {layer.weight: layer for layer in self._sharing()}
-        self._leave([sharing[name] for name in names if name in sharing], views)
+        self._leave([sharing[name] for name in views if name in sharing], views)
         pending: list[Result] = [
             self._fill(layer, places) for layer in sharing.values() if views.keys() & {*layer.parameters}
         ]
         taken = {name for layer in sharing.values() for name in layer.parameters}
         others = [
-            name for name in names if name not in taken and not name.startswith(self._technique.private)
+            name for name in views if name not in taken and not name.startswith(self._technique.private)
         ]
         if others:
             own, averages = ({name: where[name] for name in others} for where in (views, places))
             pending.append(self._average(own, averages, bucket.is_last()))
+            self._leave_early()
         if bucket.is_last():
             self._send()
             pending += self._end_step()
-        return _settled(pending, buffer)
+        return bucket_views.settled(pending, buffer)
 
     def state(self) -> dict[str, int]:
         """What a resumed run needs to choose as this one did."""
@@ -173,7 +138,11 @@ class SharedLayers:
     def load(self, rows: Mapping[str, int]) -> None:
         """Rows are known from a run before."""
         self._rows, self._counted, self.choices = dict(rows), bool(rows), None
+        self._step, self._order, self._bypass.prepared = _Step(), Order(), False
+        self._spared = frozenset()
         self._bypass.spare([])
+        self._taps.narrow()
+        self._taps.drop()
         self._sharing_technique.settle(rows)
 
     def remove(self) -> None:
@@ -193,71 +162,59 @@ class SharedLayers:
     def _places(
         self, bucket: dist.GradBucket, views: dict[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Where a bucket's results go, and each parameter's.
-
-        That is the bucket itself, from which DDP copies them to where gradients are. What backward left out is
-        nowhere yet: these gradients lie among the results, and DDP finds nothing to copy.
-        """
-        buffer, ddp = bucket.buffer(), self._ddp()
-        left_out = [
-            parameter
-            for parameter in bucket.parameters()
-            if parameter in self._step.left_out and parameter.dtype == buffer.dtype
-        ]
-        if not left_out or ddp is None or ddp.gradient_as_bucket_view or buffer.device.type != "cpu":
-            return buffer, views
-        results = torch.empty_like(buffer)
-        start = buffer.storage_offset()
-        places = {
-            name: results.as_strided(view.shape, view.stride(), view.storage_offset() - start)
-            for name, view in views.items()
-        }
-        for parameter in left_out:
-            parameter.grad = places[self._name(parameter)]
-        for name in views:
-            if name.startswith(self._technique.private):
-                places[name].copy_(views[name])
+        """Where a bucket's results go, and each parameter's; what is private is there already."""
+        ddp = self._ddp()
+        elsewhere = ddp is not None and not ddp.gradient_as_bucket_view
+        results, places = bucket_views.places(
+            bucket, views, self._name, self._step.left_out if elsewhere else ()
+        )
+        if places is not views:
+            for name in views:
+                if name.startswith(self._technique.private):
+                    places[name].copy_(views[name])
         return results, places
 
     def _has_gradient(self, layer: Layer, weight: torch.Tensor) -> None:
         """In backward: the layers whose turn it is leave."""
         self._taps.done(layer.name)
-        if weight.grad is None:
+        if weight.grad is None and layer in self._spared and not self._bypass.zeros:
             self._step.left_out.add(weight)
-        ddp = self._ddp()
-        if self._order and ddp is not None and ddp.require_backward_grad_sync:
-            self._step.ready[layer.weight] = weight if weight.grad is None else weight.grad
-            while (upcoming := self._upcoming()) is not None and upcoming.weight in self._step.ready:
-                self._share(upcoming, self._step.ready[upcoming.weight])
+        elif weight.grad is not None and self._taps.spared(layer.name) and bool(weight.grad.any()):
+            raise RuntimeError(
+                f"{layer.weight} has a gradient that does not come from its layer's rows, such as a penalty's; "
+                "let the optimizer decay weights, or use another technique"
+            )
+        if self._bypass.prepared:
+            self._step.turns[layer.weight] += 1
+            self._step.ready[layer.weight] = self._own(layer, weight)
+            self._leave_early()
+
+    def _own(self, layer: Layer, weight: torch.Tensor) -> torch.Tensor:
+        """The weight's gradient; where there is none, the weight itself stands for one that backward left out."""
+        if weight.grad is not None:
+            return weight.grad
+        return weight if layer in self._spared else torch.zeros_like(weight)
+
+    def _leave_early(self) -> None:
+        """All layers have left whose turn it is, and that are ready."""
+        while (upcoming := self._order.upcoming()) is not None and upcoming.weight in self._step.ready:
+            self._share(upcoming, self._step.ready[upcoming.weight])
 
     def _leave(self, layers: Sequence[Layer], views: Mapping[str, torch.Tensor]) -> None:
         """All layers of a bucket have left, after those that come before them."""
         for layer in layers:
-            if layer not in self._step.left:
-                expected = self._upcoming()
-                if expected is not None and expected != layer:
-                    raise RuntimeError(
-                        f"DDP's buckets have changed: {layer.name} comes before {expected.name} now"
-                    )
+            if not self._order.has_left(layer):
                 self._share(layer, views[layer.weight])
-
-    def _upcoming(self) -> Layer | None:
-        """The layer whose turn it is, once there is an order."""
-        left = len(self._step.left)
-        return self._order[left] if left < len(self._order) else None
 
     def _share(self, layer: Layer, weight: torch.Tensor) -> None:
         """The layer's rows are on their way, or its weight's gradient as it is."""
-        technique = self._sharing_technique
-        piece = technique.piece(layer, weight.dtype)
+        piece = self._sharing_technique.piece(layer, weight.dtype)
         rows = self._taps.take(layer.name) or _none(layer, weight)
-        if technique.formed.get(layer.weight, layer.convolution):
+        if self._is_formed(layer):
             gradient = weight.detach().float().reshape(layer.outputs, layer.inputs)
             rows = rows._replace(gradient=gradient)
-        own = weight.new_empty(0)
-        if self._exchange.measure_error:
-            own = weight.flatten().clone() if layer.convolution else multiplied(layer, layer.products(rows))
-        self._step.left.append(layer)
+        own = _flattened(layer, rows) if self._exchange.measure_error else weight.new_empty(0)
+        self._order.leave(layer)
         self._step.waiting.append((self._result(layer), Load(piece, rows, own)))
         sizes = [_known(load.piece) for _, load in self._step.waiting]
         if self._exchange.measure_error or sizes[-1] is None or sum(filter(None, sizes)) >= TOGETHER:
@@ -289,6 +246,7 @@ class SharedLayers:
         self, views: Mapping[str, torch.Tensor], places: Mapping[str, torch.Tensor], last: bool
     ) -> Result:
         """A future that these parameters have their average gradients; the last ones go with what still waits."""
+        self._order.leave(AVERAGE)
         sizes = tuple(view.numel() for view in views.values())
         flat = torch.cat([view.flatten() for view in views.values()])
         layout = Bucket(tuple(views), sizes, flat.dtype)
@@ -311,16 +269,15 @@ class SharedLayers:
     def _result(self, layer: Layer) -> Shared:
         """The layer's gradient in this step; its weight and its bias may be in different buckets."""
         if layer.name not in self._step.results:
-            self._step.results[layer.name] = streams.future(self._device)
+            self._step.results[layer.name] = streams.future(self._exchange.device)
         return self._step.results[layer.name]
 
     def _end_step(self) -> list[Result]:
         """A future that the step's memory is committed, if one has begun."""
         ended = self._exchange.end_step()
-        self._counted = True
-        left, self._step = self._step.left, _Step()
-        self._order = left if left == self._before else []
-        self._before = left
+        self._counted, self._bypass.prepared = True, False
+        self._order.end_step(steady=max(self._step.turns.values(), default=1) == 1)
+        self._step = _Step()
         self._taps.drop()
         return [] if ended is None else [ended]
 
@@ -338,24 +295,40 @@ class SharedLayers:
                 _check_product(name, self._step.products[name], views[name], tolerance)
 
     def _agree(self, device: torch.device) -> None:
-        """All workers have the same choices."""
+        """All workers have the same choices, or none, if one of them has yet to count its rows."""
+        self._step.asked = True
         known = [(self._rows.get(layer.name, 0), layer.name in self._taps.fed) for layer in self._layers]
         where = device if "nccl" in dist.get_backend_config(self._group) else torch.device("cpu")
-        agreed = torch.tensor(known, dtype=torch.int64, device=where)
+        agreed = torch.tensor([(not self._counted, False), *known], dtype=torch.int64, device=where)
         dist.all_reduce(agreed, dist.ReduceOp.MAX, self._group)
-        workers = dist.get_world_size(self._group)
-        self.choices = []
-        self._rows = {
-            layer.name: rows for layer, (rows, _) in zip(self._layers, agreed.tolist(), strict=True)
-        }
+        (uncounted, _), *found = agreed.tolist()
+        if uncounted:
+            self._rows = {}
+            return
+        self._rows = {layer.name: rows for layer, (rows, _) in zip(self._layers, found, strict=True)}
         self._sharing_technique.settle(self._rows)
-        for layer, (rows, fed) in zip(self._layers, agreed.tolist(), strict=True):
-            choice = self._technique.choose(layer, rows, workers)
-            skipped = self._technique.skip_inputs and fed
-            self.choices.append(choice._replace(way="dense") if skipped else choice)
-        formed = self._sharing_technique.formed
-        shared = [layer for layer in self._sharing() if not formed.get(layer.weight, layer.convolution)]
-        self._bypass.spare(module for layer in shared for module in self._modules[layer.name])
+        self.choices = [
+            self._choice(layer, rows, bool(fed))
+            for layer, (rows, fed) in zip(self._layers, found, strict=True)
+        ]
+        self._spare()
+
+    def _choice(self, layer: Layer, rows: int, fed: bool) -> Choice:
+        choice = self._technique.choose(layer, rows, dist.get_world_size(self._group))
+        return choice._replace(way="dense") if self._technique.skip_inputs and fed else choice
+
+    def _spare(self) -> None:
+        """Nothing is computed or kept from now on that nobody needs."""
+        sharing = self._sharing()
+        formed = [layer for layer in sharing if self._is_formed(layer)]
+        self._spared = frozenset(layer for layer in sharing if layer not in formed)
+        self._bypass.spare(module for layer in self._spared for module in self._modules[layer.name])
+        dense = {layer.name for layer in self._layers} - {layer.name for layer in sharing}
+        self._taps.narrow(dense, [layer.name for layer in formed])
+
+    def _is_formed(self, layer: Layer) -> bool:
+        """Whether its gradient is factored as backward has made it."""
+        return self._sharing_technique.formed.get(layer.weight, layer.convolution)
 
 
 def _check_product(name: str, product: Product, gradient: torch.Tensor, tolerance: float) -> None:
@@ -376,6 +349,14 @@ def _none(layer: Layer, like: torch.Tensor) -> Rows:
     )
 
 
+def _flattened(layer: Layer, rows: Rows) -> torch.Tensor:
+    """The worker's own gradients of the layer's parameters."""
+    if rows.gradient is None:
+        return multiplied(layer, layer.products(rows))
+    bias = [rows.deltas.sum(0)] if layer.bias is not None else []
+    return torch.cat([rows.gradient.flatten(), *bias])
+
+
 def _known(piece: Piece) -> int | None:
     """The bytes of a message that everybody hears and knows the size of."""
     return None if piece.gather is None else piece.gather.message
@@ -388,21 +369,3 @@ def _pass_on(done: Shared, results: Sequence[Shared]) -> None:
             result.set_result(done.value())
         except Exception as error:  # whatever it is, those who wait for the result must learn of it
             result.set_exception(error)  # type: ignore[arg-type]
-
-
-def _settled(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
-    """A future of the buffer, once all that is pending has been done to it."""
-    settled = streams.future(buffer.device)
-
-    def settle(everything: torch.futures.Future[Any]) -> None:
-        try:
-            everything.value()  # raises what went wrong, while others may still be under way
-            for each in pending:
-                each.wait()  # it is there, but for what its device still does
-        except Exception as error:  # DDP must learn of it
-            settled.set_exception(error)
-        else:
-            settled.set_result(buffer)
-
-    torch.futures.collect_all(list(pending)).then(settle)
-    return settled.then(lambda done: done.value())  # raises what `set_exception` only stores

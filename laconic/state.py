@@ -72,7 +72,7 @@ class State:
         """The bucket's memory, to be read and written in this step; what is kept lies on `carrier`, if given."""
         if not self._counts:
             return {}
-        if bucket not in self._flat:
+        if bucket not in self._flat or self._has_grown(bucket):
             self._settle(bucket, device, carrier or device)
         self._written.add(bucket)
         return self._flat[bucket]
@@ -138,6 +138,14 @@ class State:
             self._home[name] = (bucket, {kind: by_name[name] for kind, by_name in spans.items()})
         inhabited = {home for home, _ in self._home.values()}
         self._flat = {home: memory for home, memory in self._flat.items() if home in inhabited}
+
+    def _has_grown(self, bucket: Bucket) -> bool:
+        """Whether a count that was not known when the bucket settled is known now."""
+        sizes = {
+            kind: sum(count(name, size) for name, size in zip(bucket.names, bucket.sizes, strict=True))
+            for kind, count in self._whole.items()
+        }
+        return any(len(self._flat[bucket][kind].old) != size for kind, size in sizes.items())
 
     def _moved(self, kind: str, spans: Mapping[str, slice], device: torch.device) -> Memory:
         """A bucket's memory with what its parameters had elsewhere."""

@@ -21,7 +21,7 @@ from laconic.edad import EDAD
 from laconic.layers import Layer
 from laconic.modular import BLOCK
 from laconic.pipeline import BUCKET, pieces, used
-from laconic.shared_layers import Sharer
+from laconic.sharers import Sharer
 from laconic.specs import Attached, Fp16, Plain, PowerSGD
 
 if TYPE_CHECKING:

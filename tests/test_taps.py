@@ -62,12 +62,18 @@ def test_modules_that_share_a_weight_are_one_layer():
     _check(taps, first)
 
 
+def _tapped(layer):
+    """Taps that are told when the layer's weight has its gradient, as they are at work."""
+    taps = Taps({"layer": [layer]})
+    layer.weight.register_post_accumulate_grad_hook(lambda _: taps.done("layer"))
+    return taps
+
+
 def test_backward_passes_add_up_until_rows_are_taken():
     layer = nn.Linear(6, 5)
-    taps = Taps({"layer": [layer]})
+    taps = _tapped(layer)
     for rows in (4, 3):
         layer(_random(rows, 6)).square().sum().backward()
-        taps.done("layer")
     assert len(_check(taps, layer).inputs) == 7
     assert taps.take("layer") is None
 
@@ -75,9 +81,8 @@ def test_backward_passes_add_up_until_rows_are_taken():
 @pytest.mark.parametrize("to_none", [True, False])
 def test_gradients_that_were_dropped_leave_no_rows(to_none):
     layer = nn.Linear(6, 5)
-    taps = Taps({"layer": [layer]})
+    taps = _tapped(layer)
     layer(_random(4, 6)).square().sum().backward()
-    taps.done("layer")
     layer.zero_grad(set_to_none=to_none)
     layer(_random(3, 6)).square().sum().backward()
     assert len(_check(taps, layer).inputs) == 3
@@ -85,12 +90,25 @@ def test_gradients_that_were_dropped_leave_no_rows(to_none):
 
 def test_nothing_can_be_added_to_gradients_whose_rows_were_taken():
     layer = nn.Linear(6, 5)
-    taps = Taps({"layer": [layer]})
+    taps = _tapped(layer)
     layer(_random(4, 6)).square().sum().backward()
-    taps.done("layer")
     taps.take("layer")
     with pytest.raises(RuntimeError, match=r"layer still has the gradient of the last exchange"):
         layer(_random(4, 6)).square().sum().backward()
+
+
+def test_rows_whose_gradient_the_weight_did_not_get_do_not_count():
+    layer, inputs = nn.Linear(6, 5), _random(3, 6).requires_grad_()
+    taps = _tapped(layer)
+    torch.autograd.grad(layer(inputs).sum(), inputs)
+    taken = []
+    layer.weight.register_post_accumulate_grad_hook(lambda _: taken.append(taps.take("layer")))
+    layer(_random(4, 6)).square().sum().backward()
+    assert len(taken[0].inputs) == 4
+    torch.autograd.grad(layer(inputs).sum(), inputs)  # with a gradient there, whose rows were taken
+    layer.zero_grad()
+    layer(_random(5, 6)).square().sum().backward()
+    assert len(taken[1].inputs) == 5
 
 
 def test_rows_without_loss_are_dropped():
