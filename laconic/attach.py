@@ -105,12 +105,13 @@ def _gossip(
             raise ValueError(f"the optimizer does not train {name}; pass the one that trains this model")
     slot = _free_slot(ddp)
     workers = dist.get_world_size(ddp.process_group)
-    size = workers // technique.nodes(workers)
+    nodes = technique.nodes(workers)
+    size = workers // nodes
     inner = technique.inner
     technique = dataclasses.replace(
         technique, inner=inner.settled(size) if isinstance(inner, Settler) else inner
     )
-    _compare_parameters(ddp.process_group, repr(technique), parameters)
+    _compare_parameters(ddp.process_group, f"{technique!r}, {nodes} of them gossiping", parameters)
     slot.attachment = attachment = GossipAttachment(technique, ddp, optimizer, _named(ddp), slot.clear)
     return attachment
 

@@ -57,6 +57,10 @@ class Crossover:
         checks.choice("momentum", self.momentum, "local", "mixed")
         if self.codec is not None:
             checks.choice("codec", self.codec, "int8")
+            if self.momentum == "mixed":
+                raise ValueError(
+                    "codec='int8' would round small second moments to nothing; use it with momentum='local'"
+                )
         checks.seed(self.seed)
 
     def nodes(self, workers: int) -> int:

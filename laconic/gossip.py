@@ -93,6 +93,13 @@ class Mixer:
             sent, heard = (self._rooms[name].to(vector.device).view(-1, BLOCK) for name in ("sent", "heard"))
             self.codec = Modular.after(sent, heard)
 
+    def forget(self) -> None:
+        """What is under way has come, and changes nothing."""
+        for number in self._heard():
+            self._legs[number].works = []
+        self._legs, self._unread = {}, []
+        self._arrived()
+
     def relay(self, vector: Vector, step: int) -> None:
         """As `arrive` and then `depart`, but a segment departs as soon as it has arrived."""
         if self._technique.codec is not None and self.codec is None:  # it will be known when all have arrived

@@ -21,7 +21,7 @@ from laconic.places import Transfer
 from laconic.vector import Vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -49,6 +49,9 @@ class GossipAttachment(Attachment):
         self._model: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
         self._optimizer, self._everybody, self._detached = optimizer, ddp.process_group, detached
         self._parameters = [parameter for parameter in named.values() if parameter.requires_grad]
+        self._frozen = {name: value for name, value in named.items() if not value.requires_grad}
+        self._layout: list[tuple[int, str | None]] = []
+        """What is mixed: parameters by their number, or what the optimizer keeps for one of them, by name."""
         self._device = self._parameters[0].device
         mixing.segments(sum(parameter.numel() for parameter in self._parameters), technique.segments)
         self._workers = dist.get_world_size(self._everybody)
@@ -58,6 +61,8 @@ class GossipAttachment(Attachment):
         node, place = divmod(self._worker, size)
         everybody = dist.get_process_group_ranks(self._everybody)
         (group,), self._carrier = channels(self._everybody, self._device, 1)
+        if self._carrier.type == "cuda":  # NCCL wants all of a group in its first call
+            dist.all_reduce(torch.zeros(1, device=self._carrier), group=group)
         self._meter = Meter()
         self._gossips = nodes > 1
         self._mixer = Mixer(technique, group, everybody[::size], node, self._carrier, self._meter)
@@ -133,7 +138,7 @@ class GossipAttachment(Attachment):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The run goes on where `state` was taken."""
+        """The run goes on where `state` was taken; all workers must call it."""
         kind = type(self.technique).__name__
         if state.get("technique") != kind:
             raise ValueError(f"this checkpoint is of {state.get('technique')}, but {kind} is attached")
@@ -143,13 +148,15 @@ class GossipAttachment(Attachment):
                 f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
                 f"of {seat[1]}; start from attachment.average() instead"
             )
+        if self._airborne and self._root:
+            self._mixer.forget()
+        self._airborne = False
         self.step = state["step"]
         if self._reducer is not None and state["inner"]:
             self._reducer.load_state_dict(state["inner"])
-        codec = state["codec"]
-        self._mixer.codec = (
-            Modular(codec["before"].to(self._device), codec["apart"].to(self._device)) if codec else None
-        )
+        codec = state["codec"] if self.technique.codec is not None else {}
+        known = {name: value.to(self._device, copy=True) for name, value in codec.items()}
+        self._mixer.codec = Modular(**known) if known else None
 
     def detach(self) -> None:
         """The model is plain DDP again; workers' parameters are as different as they are."""
@@ -172,9 +179,10 @@ class GossipAttachment(Attachment):
         return Attachment(technique.inner, exchange, name, sizes, lambda: None)
 
     def _after_step(self) -> None:
+        self._check_frozen()
         mixes = self._gossips and (self.step + 1) % self.technique.every == 0
         with torch.no_grad():
-            if mixes and self._airborne:
+            if mixes and self._airborne and self._layout == self._mixed():
                 self._relay()
             else:
                 self.land()
@@ -190,11 +198,18 @@ class GossipAttachment(Attachment):
                 listener(self.step - 1, stats.since(self._reported))
             self._reported = stats
 
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen.items():
+            if parameter.requires_grad:
+                raise RuntimeError(
+                    f"{name} was frozen when Crossover was attached, so nobody would hear of it; attach again"
+                )
+
     def _depart(self) -> None:
         """Parameters are on their way."""
-        self._airborne = True
+        self._airborne, self._layout = True, self._mixed()
         if self._root:
-            self._mixer.depart(Vector(self._tensors()), self.step)
+            self._mixer.depart(self._vector(), self.step)
 
     def land(self) -> None:
         """What was under way, if anything, is part of the parameters; all workers must call it."""
@@ -210,7 +225,7 @@ class GossipAttachment(Attachment):
 
     def _settle(self, change: Callable[[Vector], None]) -> None:
         """The root has changed its parameters so, and its group has them, too."""
-        vector = Vector(self._tensors())
+        vector = self._vector()
         if self._root:
             change(vector)
         if self._group is not None:
@@ -234,20 +249,34 @@ class GossipAttachment(Attachment):
                 vector.write(whole, numbers.to(self._device))
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
-        mean = value.detach().to(self._carrier, torch.float32, copy=True)
+        mean = value.detach().to(self._carrier, torch.float64, copy=True)  # exact, where all have the same
         dist.all_reduce(mean, group=self._everybody)
         return mean / self._workers
 
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        """What is mixed: parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""
-        yield from self._parameters
-        if self.technique.momentum == "mixed":
-            for parameter in self._parameters:
-                state = self._optimizer.state[parameter]
-                for name in sorted(state):
-                    value = state[name]
-                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                        yield value
+    def _mixed(self) -> list[tuple[int, str | None]]:
+        """Parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""
+        kept = [
+            (n, name) for n, parameter in enumerate(self._parameters) for name in self._kept_for(parameter)
+        ]
+        return [*((n, None) for n in range(len(self._parameters))), *kept]
+
+    def _kept_for(self, parameter: nn.Parameter) -> list[str]:
+        if self.technique.momentum == "local":
+            return []
+        return [
+            name
+            for name, value in sorted(self._optimizer.state[parameter].items())
+            if isinstance(value, torch.Tensor)
+            and value.shape == parameter.shape
+            and value.device == parameter.device
+            and name != "step"  # as many as the parameter of one number has
+        ]
+
+    def _vector(self) -> Vector:
+        """What is mixed, as it departed; the optimizer may keep more by now."""
+        state = self._optimizer.state
+        tensors = ((self._parameters[n], name) for n, name in self._layout)
+        return Vector(value if name is None else state[value][name] for value, name in tensors)
 
 
 def _destroy(mixer: Mixer, groups: list[dist.ProcessGroup | None], reducer: Attachment | None) -> None:

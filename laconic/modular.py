@@ -68,7 +68,9 @@ class Modular:
         before.copy_(values)
         known = torch.maximum(self.apart[span], moved)
         quanta = torch.maximum(known * (SAFETY / 127), EXACT * largest(values))
-        quanta = torch.where(quanta > 0, quanta, torch.ones_like(quanta))
+        quanta = torch.where(
+            quanta == 0, torch.ones_like(quanta), quanta
+        )  # what is no number stays one for peers
         whole = (values / quanta).round_()
         return Coded(_low_byte(whole), quanta), whole.mul_(quanta)
 

@@ -5,30 +5,14 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from gossiping import everybody, flat, gossiper, network, take_step
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from workers import WorkerError, run
 
 import laconic
 from laconic import Crossover, mixing
 
 WORLDS = [2, 3, 4, 8]
-
-
-def _model(normed=False):
-    torch.manual_seed(0)
-    layers = [nn.Linear(12, 40), nn.BatchNorm1d(40)] if normed else [nn.Linear(12, 40)]
-    return DistributedDataParallel(nn.Sequential(*layers, nn.Tanh(), nn.Linear(40, 5)))
-
-
-def _flat(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def _everybody(values):
-    rows = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, values)
-    return torch.stack(rows)
 
 
 def _perturb(model, step, size=0.1):
@@ -38,28 +22,15 @@ def _perturb(model, step, size=0.1):
             parameter += size * torch.randn(parameter.shape, generator=generator)
 
 
-def _step(model, optimizer, step, rows=6):
-    generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
-    optimizer.zero_grad()
-    model(torch.randn(rows, 12, generator=generator)).square().mean().backward()
-    optimizer.step()
-
-
-def _attached(technique, lr=0.0, momentum=0.0, normed=False):
-    model = _model(normed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return model, optimizer, laconic.attach(model, technique, optimizer=optimizer)
-
-
 def _mixings(technique, steps, size=0.1):
     """Everybody's parameters before and after every step, in which optimizers do nothing."""
-    model, optimizer, attachment = _attached(technique)
+    model, optimizer, attachment = gossiper(technique)
     seen = []
     for step in range(steps):
         _perturb(model, step, size)
-        before = _everybody(_flat(model))
-        _step(model, optimizer, step)
-        seen.append((before, _everybody(_flat(model))))
+        before = everybody(flat(model))
+        take_step(model, optimizer, step)
+        seen.append((before, everybody(flat(model))))
     return seen, attachment.stats()
 
 
@@ -114,13 +85,13 @@ def test_a_byte_a_parameter_mixes_nearly_as_well(workers, overlap):
 
 
 def _consensus_alone(technique, steps):
-    model, optimizer, attachment = _attached(technique)
+    model, optimizer, attachment = gossiper(technique)
     _perturb(model, 0)
     found = [attachment.consensus()]
     for step in range(steps):
-        _step(model, optimizer, step)
+        take_step(model, optimizer, step)
         found.append(attachment.consensus())
-    stacked = mixing.consensus_distance(_everybody(_flat(model)))
+    stacked = mixing.consensus_distance(everybody(flat(model)))
     return found, stacked
 
 
@@ -133,18 +104,18 @@ def test_without_gradients_workers_come_together(codec):
 
 
 def _grouped(technique, steps=4):
-    model, optimizer, _ = _attached(technique, lr=0.1, momentum=0.9)
+    model, optimizer, _ = gossiper(technique, lr=0.1, momentum=0.9)
     for step in range(steps):
-        _step(model, optimizer, step)
-    return _everybody(_flat(model))
+        take_step(model, optimizer, step)
+    return everybody(flat(model))
 
 
 def _plain(steps=4):
-    model = _model()
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(steps):
-        _step(model, optimizer, step)
-    return _everybody(_flat(model))
+        take_step(model, optimizer, step)
+    return everybody(flat(model))
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -166,12 +137,12 @@ def test_groups_take_any_technique():
 
 
 def _averaged():
-    model, optimizer, attachment = _attached(Crossover(), lr=0.1, normed=True)
+    model, optimizer, attachment = gossiper(Crossover(), lr=0.1, normed=True)
     for step in range(3):
-        _step(model, optimizer, step)
+        take_step(model, optimizer, step)
     averaged = attachment.average()
     means = {
-        name: _everybody(value).mean(0)
+        name: everybody(value).mean(0)
         for name, value in model.module.state_dict().items()
         if value.is_floating_point()
     }
@@ -188,21 +159,21 @@ def test_the_averaged_model_has_the_mean_of_parameters_and_buffers():
 
 
 def _resumed(technique, at):
-    model, optimizer, attachment = _attached(technique, lr=0.1, momentum=0.9)
+    model, optimizer, attachment = gossiper(technique, lr=0.1, momentum=0.9)
     for step in range(6):
         if step == at:
             saved = copy.deepcopy(
                 (attachment.state_dict(), model.module.state_dict(), optimizer.state_dict())
             )
             attachment.detach()
-            model, optimizer, attachment = _attached(technique, lr=0.1, momentum=0.9)
+            model, optimizer, attachment = gossiper(technique, lr=0.1, momentum=0.9)
             model.module.load_state_dict(saved[1])
             optimizer.load_state_dict(saved[2])
             attachment.load_state_dict(saved[0])
         if at is None and step == 3:
             attachment.land()  # as a checkpoint does
-        _step(model, optimizer, step)
-    return _flat(model)
+        take_step(model, optimizer, step)
+    return flat(model)
 
 
 @pytest.mark.parametrize(
@@ -224,10 +195,10 @@ def test_a_resumed_run_goes_on_exactly(technique):
 
 
 def _mixed_momentum(momentum):
-    model, optimizer, attachment = _attached(Crossover(momentum=momentum), lr=0.1, momentum=0.9)
-    _step(model, optimizer, 0)
+    model, optimizer, attachment = gossiper(Crossover(momentum=momentum), lr=0.1, momentum=0.9)
+    take_step(model, optimizer, 0)
     kept = torch.cat([optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
-    return _everybody(kept), attachment.stats().sent
+    return everybody(kept), attachment.stats().sent
 
 
 def test_momentum_stays_at_home_or_is_mixed():
@@ -238,12 +209,12 @@ def test_momentum_stays_at_home_or_is_mixed():
 
 
 def _detached():
-    model, optimizer, attachment = _attached(Crossover(overlap=True), lr=0.1)
-    _step(model, optimizer, 0)
+    model, optimizer, attachment = gossiper(Crossover(overlap=True), lr=0.1)
+    take_step(model, optimizer, 0)
     attachment.detach()
     state = copy.deepcopy(model.module.state_dict())
     dist.broadcast(state["0.weight"], 0)
-    _step(model, optimizer, 1)
+    take_step(model, optimizer, 1)
     laconic.attach(model, laconic.Dense())
     return model.broadcast_buffers
 
@@ -253,11 +224,11 @@ def test_detached_is_plain_ddp():
 
 
 def _listened():
-    model, optimizer, attachment = _attached(Crossover(), lr=0.1)
+    model, optimizer, attachment = gossiper(Crossover(), lr=0.1)
     heard = []
     attachment.on_step(lambda step, stats: heard.append((step, stats.sent, stats.steps)))
     for step in range(2):
-        _step(model, optimizer, step)
+        take_step(model, optimizer, step)
     return heard
 
 
@@ -266,7 +237,7 @@ def test_listeners_hear_of_every_step():
 
 
 def _refused(technique, with_optimizer=True, **options):
-    model = _model()
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     laconic.attach(model, technique, optimizer=optimizer if with_optimizer else None, **options)
 
@@ -292,7 +263,7 @@ def test_what_cannot_be_attached_is_refused(technique, options, sentence):
 
 
 def _with_another_optimizer():
-    laconic.attach(_model(), Crossover(), optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+    laconic.attach(network(), Crossover(), optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
 def test_the_optimizer_must_be_the_models():
@@ -312,6 +283,7 @@ def _measured(technique):
         ({"every": 1.5}, "every is 1.5; use an integer, 1 or more"),
         ({"codec": "int3"}, "codec is 'int3'; use 'int8'"),
         ({"momentum": "global"}, "momentum is 'global'; use 'local' or 'mixed'"),
+        ({"momentum": "mixed", "codec": "int8"}, "would round small second moments to nothing"),
     ],
 )
 def test_bad_options_are_refused(options, sentence):
@@ -321,10 +293,10 @@ def test_bad_options_are_refused(options, sentence):
 
 def _alone():
     with pytest.warns(UserWarning, match="no peers in a world of one worker, and does nothing"):
-        model, optimizer, attachment = _attached(Crossover(), lr=0.1)
-    before = _flat(model).clone()
-    _step(model, optimizer, 0)
-    return attachment.consensus(), attachment.stats().sent, bool((_flat(model) != before).any())
+        model, optimizer, attachment = gossiper(Crossover(), lr=0.1)
+    before = flat(model).clone()
+    take_step(model, optimizer, 0)
+    return attachment.consensus(), attachment.stats().sent, bool((flat(model) != before).any())
 
 
 def test_a_world_of_one_does_nothing_and_says_so():
