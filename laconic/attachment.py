@@ -44,16 +44,35 @@ class Attachment:
         self._sizes = sizes
         self._detached = detached
         self._layers = layers
-        self._close = weakref.finalize(self, exchange.close)
+        self._close = weakref.finalize(self, exchange.closer)
+        self._begun = False
+        self._seen: set[str] = set()
+        """Of the step that is under way, the first parameters of buckets."""
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """A future of the bucket's gradients as all workers have them."""
+        if not self._begun:
+            self._begun = True
+            self._exchange.agree_on_step()
         if self._layers is not None:
             return self._layers.reduce(bucket)
         parameters = bucket.parameters()
         grad = bucket.buffer()
         layout = Bucket(tuple(map(self._name, parameters)), tuple(p.numel() for p in parameters), grad.dtype)
+        self._end_before(layout)
+        if bucket.is_last():
+            self._seen.clear()
         return self._exchange.reduce(grad, layout, bucket.is_last())
+
+    def _end_before(self, bucket: Bucket) -> None:
+        """A step has ended whose last bucket did not say so, as in the first one of a static graph with two types."""
+        first = bucket.names[0] if bucket.names else ""
+        if first in self._seen:
+            ended = self._exchange.end_step()
+            if ended is not None:
+                ended.wait()
+            self._seen.clear()
+        self._seen.add(first)
 
     @property
     def choices(self) -> list[Choice] | None:
@@ -97,12 +116,14 @@ class Attachment:
         if (state["worker"], state["workers"]) == seat:
             self._exchange.state.load(state["memory"])
             self._exchange.state.load_tallies(state.get("tallies", {}))
-        elif any(state["memory"].values()) or state.get("tallies"):
-            warnings.warn(
-                f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker {seat[0]} "
-                f"of {seat[1]}: what it remembers is dropped, so the first steps lose what was held back",
-                stacklevel=2,
-            )
+        else:
+            if any(state["memory"].values()) or state.get("tallies"):
+                warnings.warn(
+                    f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker "
+                    f"{seat[0]} of {seat[1]}: what it remembers is dropped, so the first steps lose what was held "
+                    "back",
+                    stacklevel=2,
+                )
             self._exchange.state.load({})
             self._exchange.state.load_tallies({})
 

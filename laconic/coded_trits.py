@@ -60,7 +60,7 @@ def _bytes(reply: torch.Tensor, numel: int) -> torch.Tensor:
     """Five coordinates in a byte."""
     if int(reply[0]) == gaps.TRITS * gaps.FORM:
         return reply[gaps.HEADER :]
-    direction = torch.zeros(-(-numel // gaps.PER_BYTE) * gaps.PER_BYTE)
+    direction = torch.zeros(-(-numel // gaps.PER_BYTE) * gaps.PER_BYTE, dtype=torch.float32)
     kernels.sign_decode([reply], numel, direction[:numel])
     trits = direction.ne(0).to(torch.uint8).add_(direction < 0).view(-1, gaps.PER_BYTE)
     packed = trits[:, 0].clone()

@@ -177,11 +177,19 @@ class Exchange:
             self._lane.submit(journey, arrive, fail)
         return passage.future.then(lambda settled: settled.value())  # raises what `set_exception` only stores
 
-    def close(self) -> None:
-        """The lane has ended and its process groups are gone."""
-        self._lane.close()
-        for group in self._groups:
-            dissolve(group)
+    def agree_on_step(self) -> None:
+        """All workers are at the same step, the last one that any of them was at; all must call it, before the first.
+
+        A worker that begins where others go on has nothing to remember, but must count as they do.
+        """
+        last = torch.tensor([self.step], device=self._carrier)
+        dist.all_reduce(last, dist.ReduceOp.MAX, self._groups[0])
+        self.step = int(last)
+
+    @property
+    def closer(self) -> Callable[[], None]:
+        """Ends the lane, and its process groups; it knows nothing else of what is here."""
+        return functools.partial(_close, self._lane, self._groups)
 
     def _count(self, step: _Step, journeys: int, last: bool) -> None:
         step.submitted += journeys
@@ -277,6 +285,12 @@ class Exchange:
             for listener in self.listeners:
                 listener(step.number, stats.since(self._reported))
             self._reported = stats
+
+
+def _close(lane: Lane, groups: Sequence[dist.ProcessGroup]) -> None:
+    lane.close()
+    for group in groups:
+        dissolve(group)
 
 
 def channels(

@@ -112,7 +112,8 @@ class GenNorm:
         sizes = piece.parts(turn.worker)[:, 1]
         chart = torch.stack([sizes.cumsum(0) - sizes, sizes], 1)
         residual = self._reply_residual(turn)
-        mean = torch.empty(int(sizes.sum()), device=device if residual.old is None else residual.old.device)
+        place = device if residual.old is None else residual.old.device
+        mean = torch.empty(int(sizes.sum()), dtype=torch.float32, device=place)
         if not self._read(turn, list(messages), range(len(messages)), turn.worker, chart, mean):
             return coding.lost().to(device)
         (reply,) = self._write(turn, mean, residual, [chart], self._reply_noted(turn))

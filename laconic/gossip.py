@@ -196,7 +196,7 @@ class Mixer:
         """Room for the whole vector, of whole blocks for a codec; the same each time."""
         numel = self._spans(len(vector))[-1].stop
         if name not in self._rooms or len(self._rooms[name]) != numel:
-            self._rooms[name] = torch.empty(numel, device=device)
+            self._rooms[name] = torch.empty(numel, dtype=torch.float32, device=device)
         return self._rooms[name]
 
     def _spans(self, numel: int) -> list[slice]:

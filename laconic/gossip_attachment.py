@@ -237,7 +237,8 @@ class GossipAttachment(Attachment):
         assert self._group is not None
         whole = slice(0, len(vector))
         with self._meter.phase("tell"):
-            numbers = vector.read(whole, torch.empty(len(vector), device=self._device)).to(self._carrier)
+            room = torch.empty(len(vector), dtype=torch.float32, device=self._device)
+            numbers = vector.read(whole, room).to(self._carrier)
             size = dist.get_world_size(self._group)
             sent = numbers.nbytes * (size - 1) * self._root
             received = numbers.nbytes * (not self._root)

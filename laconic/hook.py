@@ -67,8 +67,10 @@ class Hook:
         return self._attachment.state_dict() if self._attachment else self._loaded or {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The run goes on where `state` was taken; call it before the first backward."""
+        """The run goes on where `state` was taken."""
         self._loaded = state
+        if self._attachment is not None:
+            self._attachment.load_state_dict(state)
 
     def _open(self, device: torch.device) -> Attachment:
         group = self._group or dist.group.WORLD

@@ -81,11 +81,13 @@ class Lane(abc.ABC):
                 event()
             except BaseException as error:  # whatever it is, those who wait for a result must learn of it
                 self._fail(error)
+            event = None  # while it waits, nothing of the last step is kept
             event = self._events.get()
 
     def _enter_device(self) -> None:
         # A thread of its own would take all cores, whatever the program said, and sums depend on how many there are.
         torch.set_num_threads(self._cores)
+        torch.set_grad_enabled(False)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             torch.cuda.set_stream(torch.cuda.Stream())  # never the stream on which backward runs

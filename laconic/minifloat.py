@@ -52,7 +52,8 @@ class Format:
     @functools.cached_property
     def levels(self) -> torch.Tensor:
         """All levels in rising order, float32."""
-        return torch.tensor([*(-level for level in self.magnitudes[:0:-1]), *self.magnitudes])
+        levels = [*(-level for level in self.magnitudes[:0:-1]), *self.magnitudes]
+        return torch.tensor(levels, dtype=torch.float32)
 
     @functools.cached_property
     def edges(self) -> torch.Tensor:

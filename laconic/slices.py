@@ -94,7 +94,7 @@ class SlicePiece(Piece):
             chart = _charts(self.bucket, self.shards)[worker]
             span = _span(chart, self.start, self.stop)
             before, inside = int(chart[: span.start, 1].sum()), int(chart[span, 1].sum())
-            parts = chart[span] - torch.tensor([self.start, 0, 0, 0])
+            parts = chart[span] - torch.tensor([self.start, 0, 0, 0], device="cpu")
             self._shares[worker] = _Share(parts, slice(before, before + inside), span)
         return self._shares[worker]
 
@@ -162,9 +162,10 @@ def _charts(bucket: Bucket, workers: int) -> list[torch.Tensor]:
             rows[one.owner].append((at + one.start, one.numel, index, seen[one.owner]))
             seen[one.owner] += 1
         at += numel
-    return [torch.tensor(own, dtype=torch.int64).view(-1, 4) for own in rows]
+    return [torch.tensor(own, dtype=torch.int64, device="cpu").view(-1, 4) for own in rows]
 
 
 def _span(chart: torch.Tensor, start: int, stop: int) -> slice:
     """The rows of the slices that begin between two coordinates of the bucket."""
-    return slice(*torch.searchsorted(chart[:, 0].contiguous(), torch.tensor([start, stop])).tolist())
+    ends = torch.tensor([start, stop], device="cpu")
+    return slice(*torch.searchsorted(chart[:, 0].contiguous(), ends).tolist())

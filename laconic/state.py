@@ -150,7 +150,7 @@ class State:
     def _moved(self, kind: str, spans: Mapping[str, slice], device: torch.device) -> Memory:
         """A bucket's memory with what its parameters had elsewhere."""
         size = max((span.stop for span in spans.values()), default=0)
-        memory = Memory(*torch.zeros(2, size, device=device))
+        memory = Memory(*torch.zeros(2, size, dtype=torch.float32, device=device))
         for name, span in spans.items():
             value = self._value(kind, name)
             if value is not None and len(value):  # what was empty so far may have become known

@@ -74,8 +74,8 @@ def _two_at_once():
         for exchange in (first, second):
             (grad, _), bucket = _grads(step), BUCKETS[0]
             sums.append(exchange.reduce(grad, bucket, last=True).wait().sum().item())
-    first.close()
-    second.close()
+    first.closer()
+    second.closer()
     return sums
 
 
