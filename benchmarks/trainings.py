@@ -3,7 +3,8 @@
 A training on the bare machine shows what is learned, not how long it takes, so that runs may share cores and a GPU.
 Workers are forked from a process that has imported everything and read the data, which saves most of a short run's
 time. What RUNS has is not run again; what `--seconds` cuts leaves no record. The records are those of
-`laconic compare --preset … --device …`, and may be put among others of that preset.
+`laconic compare --preset … --device …`, and may be put among others of that preset. Fashion-MNIST is where
+LACONIC_DATA says, or Debian's.
 """
 
 from __future__ import annotations
@@ -119,10 +120,10 @@ def trainings(options: argparse.Namespace) -> Iterator[Settings]:
     """Those that RUNS does not have, all of a seed before the next."""
     lines = [_line(name, words.split()) for name, words in _chosen(options.preset, options.only).items()]
     chosen = [line for line in lines if _learns(line.plan.base)]
-    data = {"fashion": options.fashion, "text": options.text}
     runs = [run for line in chosen for run in line.plan.runs(options.runs / line.name, Bare())]
     for run in sorted(runs, key=lambda run: run.seed):
-        settings = dataclasses.replace(run, device=options.device, data=data.get(run.task))
+        data = options.text if run.task == "text" else None
+        settings = dataclasses.replace(run, device=options.device, data=data)
         if not is_complete(settings):
             yield settings
 
@@ -140,8 +141,9 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--at-once", type=int, default=os.cpu_count(), metavar="WORKERS")
     parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--fashion", metavar="DIR", help="where fashion's files are")
-    parser.add_argument("--text", metavar="DIR", help="a directory of *.py files for text")
+    parser.add_argument(
+        "--text", metavar="DIR", help="a directory of *.py files for text (default: Python's own)"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     tasks.load = functools.lru_cache(tasks.load)
