@@ -57,9 +57,10 @@ def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(
     assert [point.step for point in record.evals] == [0, 2, 4]
     assert record.end.replicas_equal
     assert {checksum for checksum, _ in results} == {record.end.checksum}
-    assert record.end.seconds == pytest.approx(sum(step.seconds for step in record.steps))
+    assert record.end.seconds == pytest.approx(sum(step.seconds for step in record.steps), rel=1e-5)
     for step in record.steps:
-        assert step.phases["compute"] + step.phases["waiting"] == pytest.approx(step.seconds)
+        parts = step.phases["compute"] + step.phases["waiting"]
+        assert parts == pytest.approx(step.seconds, rel=1e-5)  # numbers have six digits
         assert {"encode", "up", "combine", "down", "decode"} <= set(step.phases)
         assert step.sent > 0
     assert record.evals[-1].sent == sum(step.sent for step in record.steps)
