@@ -73,6 +73,7 @@ class Running:
 
     def end(self) -> str:
         """What became of it; no worker is left, and no record that is not complete."""
+        failed = any(code not in (None, 0) for code in self.codes.values())
         for worker in [worker for worker, code in self.codes.items() if code is None]:
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
@@ -90,7 +91,8 @@ class Running:
         logs = [
             path.read_text(errors="replace") for path in self.record.parent.glob(f"{self.record.stem}.log*")
         ]
-        return f"{self.name}: cut after {seconds} {next((log[-900:] for log in logs if 'Error' in log), '')}"
+        why = next((log[-900:] for log in logs if failed and "Error" in log), "")
+        return f"{self.name}: {'failed' if failed else 'cut'} after {seconds} {why}"
 
 
 def _work(settings: Settings, file: Path, rank: int, port: int) -> None:
