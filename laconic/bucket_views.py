@@ -33,8 +33,10 @@ def views(bucket: dist.GradBucket, name: Name) -> dict[str, torch.Tensor]:
 
 def _is_permuted(parameter: torch.Tensor) -> bool:
     """Whether it lies in memory without gaps, and not in its own order."""
+    if parameter.is_contiguous():
+        return False
     order = sorted(range(parameter.dim()), key=parameter.stride, reverse=True)
-    return not parameter.is_contiguous() and parameter.permute(order).is_contiguous()
+    return parameter.permute(order).is_contiguous()
 
 
 def places(
