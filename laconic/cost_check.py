@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from laconic import specs
 from laconic.cost import Computing, Exchange, Link, step_seconds
-from laconic.dense import FORMATS
+from laconic.dense import FORMATS, Dense
 from laconic.lab import parse_rate
 from laconic.pipeline import departures, pieces, used
 from laconic.specs import Attached
@@ -144,8 +144,10 @@ def _of_length(runs: Iterable[Run], steps: int) -> list[Run]:
 
 def _pieces(run: Run, contestant: Contestant) -> int:
     if run.layers and isinstance(contestant, Attached):
-        wire = FORMATS[getattr(contestant.technique, "dtype", "fp32")]
-        return departures(run.layers, run.header.workers, wire.itemsize)
+        dtype = getattr(contestant.technique, "dtype", "fp32")
+        if any(layer.way != "dense" for layer in run.layers):
+            return departures(run.layers, run.header.workers, FORMATS[dtype].itemsize)
+        contestant = Attached(Dense(dtype))
     return pieces(contestant, run.header.parameters, run.header.workers)
 
 

@@ -88,6 +88,24 @@ def test_small_layers_leave_together():
     assert pipeline.departures([dense], workers=4) == 1
 
 
+def test_layers_that_are_all_dense_travel_as_dense_does(tmp_path):
+    """In its pieces, one behind the other: `dad` where no layer is worth sharing."""
+    layer = {"layer": "0", "shape": [1, 1], "way": "dense", "numbers": 1, "gradient": 1, "saves": 1.0}
+    predicted = {}
+    for spec in ("dad", "dense"):
+        steps = [
+            recorded.step(n, 0.3, sent=2 * 10**7, received=2 * 10**7, phases={"compute": 0.1})
+            for n in range(1, 11)
+        ]
+        lines = [{"kind": "layers", "layers": [layer]}, *steps] if spec == "dad" else steps
+        header = {"spec": spec, "parameters": 3_761_034}
+        alone = recorded.run(tmp_path / f"{spec}.jsonl", *lines, link="none", shaped=False, **header)
+        shaped = recorded.run(tmp_path / f"{spec}-1gbit.jsonl", *lines, link="1gbit", **header)
+        (cell,) = cost_check.check([alone, shaped])
+        predicted[spec] = cell.predicted
+    assert predicted["dad"] == predicted["dense"]
+
+
 def test_layers_that_do_not_go_one_way_leave_alone():
     layers = [records.Travel("", [1, 1], way, 1, 0, 1.0) for way in ("two ways", "rows", "two ways", "dense")]
     assert pipeline.departures(layers, workers=4) == 3
