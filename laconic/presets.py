@@ -6,8 +6,8 @@ paper   The evidence in docs/results.md. A synchronous technique learns the same
         a step; the report multiplies the two, and checks the product on full runs. Short runs on the bare machine
         are what the cost model starts from, and those of two workers are for its figure of scaling. Rows have the
         settings that the technique's page recommends; learning rates are plain DDP's best, but for SignVote, whose
-        step is a sign, and for Crossover with Adam, which divides by the noise of one worker's gradients. The closest
-        rivals are neighbours, so that they are timed abreast where there is memory for two.
+        step is a sign. The closest rivals are neighbours, so that they are timed abreast where there is memory for
+        two.
 rates   Half and twice the learning rates of `paper`, one seed: `laconic results RUNS --rates …` shows them beside.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten? Learning rates are the best of
@@ -30,7 +30,7 @@ TEXT = (
     "ddp@lr=0.002 fp16@lr=0.002 powersgd:rank=4@lr=0.002 "
     "sign_vote:density=0.1@lr=0.002,momentum=0,optimizer=sgd powersgd:rank=1@lr=0.002 powersgd:rank=2@lr=0.002 "
     "thc@lr=0.002 gennorm@lr=0.002 rank_dad:two_way=true,rank=28,dtype=bf16@lr=0.002 dad@lr=0.002 "
-    "crossover:overlap=true@lr=0.004 crossover:codec=int8@lr=0.004 dense:dtype=bf16@lr=0.002"
+    "crossover:overlap=true@lr=0.002 crossover:codec=int8@lr=0.002 dense:dtype=bf16@lr=0.002"
 )
 _TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
 _TIMED_STEPS = 60
