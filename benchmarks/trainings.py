@@ -26,7 +26,7 @@ import torch
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook  # imported once, for all workers
 
 from laconic import tasks, train
-from laconic.cli_compare import _chosen, _line
+from laconic.cli_compare import lines_of
 from laconic.compare import is_complete
 from laconic.presets import PRESETS
 from laconic.train import Settings
@@ -120,8 +120,7 @@ def _work(settings: Settings, file: Path, rank: int, port: int) -> None:
 
 def trainings(options: argparse.Namespace) -> Iterator[Settings]:
     """Those that RUNS does not have, all of a seed before the next."""
-    lines = [_line(name, words.split()) for name, words in _chosen(options.preset, options.only).items()]
-    chosen = [line for line in lines if _learns(line.plan.base)]
+    chosen = [line for line in lines_of(options.preset, options.only) if _learns(line.plan.base)]
     runs = [run for line in chosen for run in line.plan.runs(options.runs / line.name, Bare())]
     for run in sorted(runs, key=lambda run: run.seed):
         data = options.text if run.task == "text" else None

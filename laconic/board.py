@@ -9,9 +9,20 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from laconic.projection import Evidence, project, shows_only_time
+from laconic.projection import Evidence, check_machine, project, shows_only_time
 from laconic.records import Run
-from laconic.summary import Row, Spread, curve, setting_of, settled, summarize
+from laconic.summary import (
+    Row,
+    Spread,
+    curve,
+    grouped,
+    reaches,
+    setting_of,
+    settled,
+    shared_seeds,
+    summarize,
+    with_seeds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +53,14 @@ class Board:
         """The short runs that a projected row's seconds and bytes come from."""
         return [run for run in self.evidence.timings if _is_timing_of(run, row)]
 
+    def is_timed(self, setting: Setting) -> bool:
+        """Whether seconds in this setting mean something.
+
+        Where trainings on the bare machine are for projecting, many may have shared it.
+        """
+        projected = {run.header.task for run in self.evidence.runs if run.header.projected}
+        return setting.link != "none" or setting.task not in projected
+
     def rounds(self, row: Row) -> Spread | None:
         """The median step over all rounds that were timed, or over all runs, with the lowest and highest of them."""
         timed = self.timings(row) or [run for run in row.runs if run.steps]
@@ -65,10 +84,16 @@ class Ratio:
 
 
 def board(runs: Sequence[Run]) -> Board:
-    """What these records show; a run on a link that was evaluated only at its end shows what a step takes."""
-    evidence = project(runs)
+    """What these records show; a run on a link that was evaluated only at its end shows what a step takes.
+
+    Runs that have not ended show nothing yet, and where plain DDP was not trained there is no target.
+    """
+    evidence = project([run for run in runs if run.end is not None])
+    for timings in grouped(evidence.timings, setting_of).values():
+        check_machine(timings)
     rows = summarize([_without_target(run) for run in evidence.runs])
-    sections = tuple(tuple(sorted(group, key=family)) for _, group in groupby(rows, attrgetter("setting")))
+    groups = (tuple(sorted(group, key=family)) for _, group in groupby(rows, attrgetter("setting")))
+    sections = tuple(rows if rows[0].family == "plain" else tuple(map(_aimless, rows)) for rows in groups)
     return Board(tuple(runs), evidence, sections)
 
 
@@ -103,15 +128,31 @@ def soonest(rows: Sequence[Row]) -> Row | None:
     return min(reached, key=_seconds, default=None)
 
 
+def missed(row: Row) -> bool:
+    """Whether the row was trained and never reached the target."""
+    return row.target is not None and row.final is not None and row.seconds_to_target is None
+
+
 def sooner(row: Row, others: Sequence[Row]) -> Ratio | None:
     """How many times sooner the row reached the target than the first of the others; None if that is unknown."""
-    if row.seconds_to_target is None or not others or not _seconds(row):
+    ratios = [_pair(row, other) for other in others]
+    known = [ratio for ratio in ratios if ratio is not None]
+    reached = [ratio for ratio in known if not ratio.at_least]
+    if not reached and len(known) < len(ratios):
         return None
-    first = soonest(others)
-    if first is not None:
-        return Ratio(_seconds(first) / _seconds(row))
-    ends = [points[-1].seconds for other in others if (points := curve(other.runs))]
-    return Ratio(min(ends) / _seconds(row), at_least=True) if len(ends) == len(others) else None
+    return min(reached or known, key=attrgetter("value"), default=None)
+
+
+def _pair(row: Row, other: Row) -> Ratio | None:
+    """Over the seeds that both have, as a few seeds alone may be luckier than others."""
+    seeds = shared_seeds(row, other)
+    ours, theirs = reaches(row, seeds).seconds, reaches(other, seeds).seconds
+    if not ours:
+        return None
+    if theirs is not None:
+        return Ratio(theirs / ours)
+    points = curve(with_seeds(other.runs, seeds))
+    return Ratio(points[-1].seconds / ours, at_least=True) if points else None
 
 
 def lost(row: Row, reference: Row) -> float | None:
@@ -137,6 +178,11 @@ def behind(found: float, expected: float, setting: Setting) -> float:
 def _ends(row: Row) -> dict[int, float]:
     """Where each seed of the row ended."""
     return {run.header.seed: run.evals[-1].value for run in row.runs if run.evals}
+
+
+def _aimless(row: Row) -> Row:
+    nothing = {"seconds_to_target": None, "bytes_to_target": None, "steps_to_target": None}
+    return replace(row, target=None, aim=(), reached=0, faster=None, fewer_bytes=None, **nothing)
 
 
 def _without_target(run: Run) -> Run:

@@ -55,8 +55,7 @@ def _compare_preset(preset: str, options: argparse.Namespace) -> None:
             raise ValueError(
                 f"--preset {preset} has lines with {option} of their own; leave it out, or use --only"
             )
-    chosen = _chosen(preset, options.only)
-    lines = [_line(name, [*words.split(), *given]) for name, words in chosen.items()]
+    lines = lines_of(preset, options.only, given)
     directory = directory_at(options.out or fresh(preset))
     if len(PRESETS[preset]) == 1:
         recorded = run_plan(lines[0].plan, directory)
@@ -78,13 +77,15 @@ def _compare_lines(lines: Sequence[Line], directory: Path) -> Path:
     return report
 
 
-def _chosen(preset: str, only: str | None) -> dict[str, str]:
-    """The lines of the preset by name, or those with this text in their name."""
+def lines_of(preset: str, only: str | None = None, given: Sequence[str] = ()) -> list[Line]:
+    """The preset's lines, or those with this text in their name, with more words `given` for each."""
+    from laconic.compare import Line
+
     lines = named(PRESETS[preset])
     chosen = {name: words for name, words in lines.items() if only is None or only in name}
     if not chosen:
         raise ValueError(f"no line of {preset} has {only!r} in its name; they are {', '.join(lines)}")
-    return chosen
+    return [Line(name, _plan(_parsed([*words.split(), *given]))) for name, words in chosen.items()]
 
 
 def named(lines: Sequence[str]) -> dict[str, str]:
@@ -98,12 +99,6 @@ def named(lines: Sequence[str]) -> dict[str, str]:
             next(name + end for end in more if end not in ("-iid", "-None") and name + end not in names)
         ] = words
     return names
-
-
-def _line(name: str, words: Sequence[str]) -> Line:
-    from laconic.compare import Line
-
-    return Line(name, _plan(_parsed(words)))
 
 
 def _plan(options: argparse.Namespace) -> Plan:

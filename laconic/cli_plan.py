@@ -85,7 +85,7 @@ def _planned(options: argparse.Namespace) -> Iterator[Figure]:
 
 def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
     """A figure for every task and link of the records."""
-    from laconic import plan_charts, records, scaling
+    from laconic import plan_charts, records, scaling, tasks
     from laconic.tariffs import Model
 
     runs, device = records.find(options.runs), device_at(options.device)
@@ -98,7 +98,8 @@ def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
         header = shaped[0].header
         same = scaling.same_but_for_workers
         bare = [run for run in runs if run.header.link == "none" and same(run.header) == same(header)]
-        model = Model(header.parameters, options.width or 1024, options.rows or header.batch)
+        rows = options.rows or header.batch * tasks.rows(header.task, header.size)
+        model = Model(header.parameters, options.width or 1024, rows)
         lines = scaling.extended(bare, header.link, model, device)
         dots = scaling.measured(shaped)
         words = f"{header.task} on links of {header.link}: dots are measured, lines are by the model"

@@ -63,8 +63,8 @@ class Cell:
 
 def check(runs: Sequence[Run]) -> list[Cell]:
     """A cell for every technique on every shaped link that also ran on the bare machine."""
-    bare = [run for run in runs if run.header.link == BARE and run.steps]
-    shaped = [run for run in runs if run.header.shaped and _rate(run) is not None and run.steps]
+    bare = [run for run in runs if run.header.link == BARE and _says_enough(run)]
+    shaped = [run for run in runs if run.header.shaped and _rate(run) is not None and run.steps and run.end]
     groups = grouped(shaped, lambda run: (*same_technique(run.header), run.header.link))
     cells = (_cell(group, bare) for group in groups.values())
     return [cell for cell in cells if cell is not None]
@@ -99,7 +99,9 @@ def known(runs: Sequence[Run], last: int | None = None) -> list[Known]:
 
     The shortest of them count: those were made to be timed.
     """
-    groups = grouped([run for run in runs if run.steps], lambda run: same_technique(run.header)).values()
+    groups = grouped(
+        [run for run in runs if _says_enough(run)], lambda run: same_technique(run.header)
+    ).values()
     shortest = [_of_length(group, min(run.header.steps for run in group)) for group in groups]
     timed = [run for group in shortest for run in group]
     return [_known(group, timed, last) for group in shortest]
@@ -156,6 +158,15 @@ def _median(runs: Sequence[Run], last: int | None, value: Callable[[Step], float
     return statistics.median(
         statistics.median(value(step) or 0.0 for step in settled(run, last)) for run in runs
     )
+
+
+def _says_enough(run: Run) -> bool:
+    """Whether the run has ended, and its steps say what computing took and how much was sent."""
+    return run.end is not None and bool(run.steps) and _is_counted(run.steps[-1])
+
+
+def _is_counted(step: Step) -> bool:
+    return "compute" in step.phases and (step.sent is not None or step.tx is not None)
 
 
 def _rate(run: Run) -> int | None:

@@ -1,9 +1,9 @@
 """The records of many runs in one small file, which a repository can hold and `records.find` reads.
 
 It is a tar file of the records, by their names in the directory that they are from: `tar xf` gives that directory
-again, and `laconic compare --preset … --out` goes on from there. Of full trainings on the bare machine, whose phases
-nothing is made from, a step keeps its number, seconds, loss and bytes. Records of unfinished runs are left out. The
-same records make the same file, bit for bit.
+again, and `laconic compare --preset … --out` goes on from there. Of full trainings on the bare machine a step keeps
+its number, loss, seconds and bytes, and loses phases and readings: the cost model takes these from short runs.
+Records of unfinished runs are left out. The same records make the same file, bit for bit.
 """
 
 from __future__ import annotations

@@ -29,12 +29,13 @@ FASHION = (
 TEXT = (
     "ddp@lr=0.002 fp16@lr=0.002 powersgd:rank=4@lr=0.002 "
     "sign_vote:density=0.1@lr=0.002,momentum=0,optimizer=sgd powersgd:rank=1@lr=0.002 powersgd:rank=2@lr=0.002 "
+    "powersgd:rank=16@lr=0.002 "
     "thc@lr=0.002 gennorm@lr=0.002 rank_dad:two_way=true,rank=28,dtype=bf16@lr=0.002 dad@lr=0.002 "
     "crossover:overlap=true@lr=0.002 crossover:codec=int8@lr=0.002 dense:dtype=bf16@lr=0.002"
 )
 _TASKS = {"fashion": (FASHION, 800), "text": (TEXT, 400)}
 _TIMED_STEPS = 60
-_UNTRIED = ("dad", "dense", "powersgd:rank=1", "powersgd:rank=2")
+_UNTRIED = ("dad", "dense", "powersgd:rank=1@", "powersgd:rank=2@")
 _CHECKED = "rank_dad@lr=0.1 powersgd:rank=4@lr=0.1 gennorm@lr=0.1"
 
 

@@ -37,13 +37,18 @@ _same = attrgetter(
 
 @dataclass(frozen=True)
 class Check:
-    """Training seconds of one full run on a link, as projected and as measured."""
+    """Training seconds of one full run on a link, as projected and as measured, and where it and its twin ended.
+
+    The twin is the trajectory with the same seed, or there is none.
+    """
 
     label: str
     setting: Setting
     seed: int
     projected: float
     measured: float
+    ended: float | None
+    twin_ended: float | None
 
     @property
     def ratio(self) -> float:
@@ -99,7 +104,7 @@ def _on_link(trajectories: Sequence[Run], steps: int, runs: Sequence[Run]) -> Ev
         return Evidence(tuple(others), (), ())
     pace = _pace(timings)
     full = [run for run in others if run.header.steps == steps]
-    checks = [_check(run, pace) for run in full if run.end is not None]
+    checks = [_check(run, pace, trajectories) for run in full if run.end is not None]
     made = [_on(run, timings[0], pace) for run in trajectories]
     return Evidence((*made, *(run for run in others if run not in full)), tuple(timings), tuple(checks))
 
@@ -136,15 +141,21 @@ class Pace:
 
 def _pace(timings: Sequence[Run]) -> Pace:
     """Medians over all these runs."""
-    machines = sorted({run.header.machine for run in timings})
-    if len(machines) > 1:
-        where = f"{timings[0].header.label} on {timings[0].header.link}"
-        raise ValueError(f"{where} was timed on {' and on '.join(machines)}; give records of one machine")
+    check_machine(timings)
     first = min(len(run.steps) - len(settled(run)) for run in timings)
     return Pace(
         tuple(_median_step([run.steps[number] for run in timings]) for number in range(first)),
         _median_step([step for run in timings for step in settled(run)]),
     )
+
+
+def check_machine(timings: Sequence[Run]) -> None:
+    """Fails where these were not all timed on the same one."""
+    machines = {run.header.machine: run.header for run in timings}
+    if len(machines) > 1:
+        where = ", ".join(f"{header.label} on {machine}" for machine, header in sorted(machines.items()))
+        link = timings[0].header.link
+        raise ValueError(f"steps on {link} were timed on several machines ({where}); give records of one")
 
 
 def _median_step(steps: Sequence[Step]) -> Step:
@@ -193,11 +204,17 @@ def _eval_on(past: Eval, pace: Pace) -> Eval:
     return replace(past, seconds=pace.seconds(past.step), tx=tx, sent=sent)
 
 
-def _check(run: Run, pace: Pace) -> Check:
+def _check(run: Run, pace: Pace, trajectories: Sequence[Run]) -> Check:
     """The projection's seconds beside those of the whole run."""
     assert run.end is not None
+    twins = [other for other in trajectories if other.header.seed == run.header.seed]
     return Check(
-        run.header.label, setting_of(run), run.header.seed, pace.seconds(run.header.steps), run.end.seconds
+        run.header.label,
+        setting_of(run),
+        run.header.seed,
+        pace.seconds(run.header.steps),
+        run.end.seconds,
+        *(next((one.evals[-1].value for one in some if one.evals), None) for some in ([run], twins)),
     )
 
 

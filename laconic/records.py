@@ -160,14 +160,18 @@ def _run(path: Path, text: str) -> Run:
 
 
 def find(paths: Iterable[Path]) -> list[Run]:
-    """The runs in these files, packs and, recursively, in the *.jsonl files of these directories, each once."""
+    """The runs in these files, packs and, recursively, in the *.jsonl files of these directories.
+
+    Each once, also where a pack has a finished run that is in a directory as well.
+    """
     given = [Path(path) for path in paths]
     found = [file for path in given for file in (sorted(path.rglob("*.jsonl")) if path.is_dir() else [path])]
     if not found:
         names = ", ".join(map(str, given))
         raise ValueError(f"no *.jsonl file in {names or 'an empty list of paths'}; name run records")
     files = {file.resolve(): file for file in found}.values()
-    return [run for file in files for run in (_packed(file) if file.name.endswith(PACKED) else [read(file)])]
+    runs = [run for file in files for run in (_packed(file) if file.name.endswith(PACKED) else [read(file)])]
+    return list({repr((run.header, run.end or run.path)): run for run in reversed(runs)}.values())[::-1]
 
 
 def _packed(path: Path) -> list[Run]:

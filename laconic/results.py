@@ -18,7 +18,7 @@ from laconic import (
     results_rates,
     results_rules,
 )
-from laconic.board import Board, board, family, is_real, sooner
+from laconic.board import Board, board, family, is_real, missed, sooner
 from laconic.projection import shows_only_time
 from laconic.records import PACKED
 from laconic.results_rules import MISSING
@@ -39,7 +39,8 @@ READING = (
     "In the tables, a step is the median over all rounds, with the lowest and the highest round; final values are "
     "means over seeds, with the lowest and the highest seed; and bytes are those that worker 0 sent. The last column "
     "says how many trainings and how many rounds of timing a line has. A target is reached where the mean curve of "
-    "all seeds first crosses it, on straight lines between evaluations.\n\n"
+    "all seeds first crosses it, on straight lines between evaluations; ratios between two lines are over the seeds "
+    "that both have.\n\n"
     "All workers of a run share the cores of one machine, so that encoding and decoding take their time from "
     "computing. Links are limited in rate, both ways; they have no delay of their own and lose nothing. Techniques "
     "that were not timed abreast were timed minutes apart, in which this machine's own pace may change: where a line "
@@ -155,8 +156,8 @@ def _brief(label: str, rows: Section) -> str:
     row = next((row for row in rows if row.label == label), None)
     if row is None or row.final is None:
         return MISSING
-    ratio = sooner(row, [other for other in rows if other.family == "plain"])
-    told = MISSING if row.target is None else ratio or "not reached"
+    plain = [other for other in rows if other.family == "plain"]
+    told = sooner(row, plain) or ("not reached" if missed(row) else MISSING)
     end = metric(row.final.mean, row.setting)
     unit = " %" if row.setting.metric == "accuracy" else ""
     return f"{told} · {end}{unit}"
@@ -181,7 +182,7 @@ def _task(shown: Board, task: str, stem: str) -> str:
 
 def _link(shown: Board, task: str, link: str, sections: Sequence[Section], stem: str) -> str:
     name = _figure_name(stem, task, link)
-    drawn = any(row.final for rows in sections for row in rows)
+    drawn = any(_is_drawn(shown, rows) for rows in sections)
     figure = [f"![The metric of {task} against seconds of training, {link}]({name})"] if drawn else []
     tables = [_setting(shown, rows) for rows in sections]
     return "\n\n".join([f"### {task}, {'bare machine' if link == 'none' else link}", *figure, *tables])
@@ -193,7 +194,8 @@ def _setting(shown: Board, rows: Section) -> str:
     shaped = "" if is_real(setting) else " The link was **not shaped**."
     title = f"**{setting.workers} workers{split}.** {_kind(rows)}{shaped}"
     numbers = comparison(shown, rows, specs_of(shown, setting))
-    return "\n\n".join([title, numbers, _trained_with(rows), _folded("Seconds by phase", phases(rows))])
+    by_phase = [_folded("Seconds by phase", phases(rows))] if shown.is_timed(setting) else []
+    return "\n\n".join([title, numbers, _trained_with(rows), *by_phase])
 
 
 def _trained_with(rows: Section) -> str:
@@ -223,13 +225,15 @@ def _figures(shown: Board, stem: str) -> dict[str, Spec]:
     """The figure of each task and link, by file name."""
     styles = charts.styles([row for rows in shown.sections for row in rows])
     groups = grouped(shown.sections, lambda rows: (rows[0].setting.task, rows[0].setting.link))
-    drawn = {
-        place: [rows for rows in group if any(row.final for row in rows)] for place, group in groups.items()
-    }
+    drawn = {place: [rows for rows in group if _is_drawn(shown, rows)] for place, group in groups.items()}
     return {
         _figure_name(stem, task, link): results_figures.metric_by_time(sections, styles)
         for (task, link), sections in drawn.items()
     }
+
+
+def _is_drawn(shown: Board, rows: Section) -> bool:
+    return shown.is_timed(rows[0].setting) and any(row.final for row in rows)
 
 
 def _figure_name(stem: str, task: str, link: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from laconic.board import Board, lost, sooner
+from laconic.board import Board, lost, missed, sooner
 from laconic.results_rules import MISSING
 from laconic.summary import Row
 
@@ -92,6 +92,8 @@ CLAIMS = (
 
 def _against(board: Board, spec: str, other: str, name: str, where: Place) -> str | None:
     row, peer = board.row(spec, *where), board.row(other, *where)
+    if row is not None and missed(row):
+        return f"{_words(where)}: the target is not reached"
     ratio = sooner(row, [peer]) if row is not None and peer is not None else None
     return (
         None if ratio is None else f"{_words(where)}: {ratio} sooner than {name}".replace("> ", "more than ")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from laconic import specs
 from laconic.projection import shows_only_time
-from laconic.results_tables import table, words_table
+from laconic.results_rules import MISSING
+from laconic.results_tables import metric, table, words_table
 from laconic.summary import WARM_UP, grouped
 from laconic.telemetry import commit
 
@@ -30,11 +31,13 @@ def projection(board: Board) -> str:
         return ""
     lengths = _joined(sorted({run.header.steps for run in board.evidence.timings}))
     text = (
-        "A synchronous technique learns the same on any link. So each was trained in full on the bare machine, its "
-        f"step was timed on each link in rounds of {lengths} steps. The seconds above are those of the first "
+        "What a technique learns does not depend on the link. So each was trained in full on the bare machine, and "
+        f"its step was timed on each link in rounds of {lengths} steps. The seconds above are those of the first "
         f"{WARM_UP} steps as they were timed (or of the first half of a round), and for all others the median step "
-        "after these, over all rounds: by then GenNorm's messages have the size that they keep. Bytes are the "
-        "training's own where Laconic counts them, with the link's frames, and else the rounds', like seconds. "
+        "after these, over all rounds: by then GenNorm's messages have the size that they keep. Bytes a step are the "
+        "rounds'; bytes to the target are the training's own where Laconic counts them, with the link's frames, and "
+        "else the rounds', like seconds. Two trainings with one seed on different machines do not end at the same "
+        "number, as sums are rounded in another order: the last columns show how far apart they are. "
     )
     return text + _checked(board.evidence.checks)
 
@@ -49,10 +52,21 @@ def _checked(checks: Sequence[Check]) -> str:
             f"{check.projected:.1f}",
             f"{check.measured:.1f}",
             f"{check.ratio:.3f}",
+            *(
+                MISSING if end is None else metric(end, check.setting)
+                for end in (check.ended, check.twin_ended)
+            ),
         ]
         for check in checks
     ]
-    head = ["full run", "projected, s", "measured, s", "projected / measured"]
+    head = [
+        "full run",
+        "projected, s",
+        "measured, s",
+        "projected / measured",
+        "ends at",
+        "on the bare machine",
+    ]
     told = f"In {agree} of {len(checks)} full runs the product agrees within {100 * AGREE:.0f} %"
     return f"{told}:\n\n{table(head, lines)}"
 
@@ -121,7 +135,9 @@ def provenance(runs: Sequence[Run]) -> str:
 def _peers(runs: Sequence[Run]) -> dict[str, str]:
     """What must be known of other people's hooks."""
     power = any(run.header.spec.startswith("powersgd") for run in runs)
-    told = "PyTorch's hook, from its second step on, with one bucket: with two it aborts on gloo"
+    told = (
+        "PyTorch's hook, from its third step on (the earliest), with one bucket: with two it aborts on gloo"
+    )
     return {"PowerSGD": told} if power else {}
 
 

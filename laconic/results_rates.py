@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from laconic.board import behind
@@ -19,16 +20,21 @@ if TYPE_CHECKING:
 def tried(used: Sequence[Run], others: Sequence[Run]) -> str:
     """A line for every technique that was trained with several rates; bold are the `used` ones' rates."""
     full = [run for run in (*used, *others) if _is_full(run)]
-    groups = grouped(full, lambda run: (run.header.task, run.header.workers, run.header.label))
+    groups = grouped(full, lambda run: (setting_of(run), *_alike(run.header)))
     lines = []
-    for (task, workers, label), runs in groups.items():
+    for (setting, label, *_), runs in groups.items():
         seeds = [{r.header.seed for r in part} for part in grouped(runs, lambda r: r.header.lr).values()]
         seed = min(set.intersection(*seeds), default=None)
-        rates = {run.header.lr: run for run in runs if run.header.seed == seed}
+        rates = {run.header.lr: run for run in reversed(runs) if run.header.seed == seed}  # used ones win
         if len(rates) > 1:
             ends = [_end(rates[rate], rates[rate] in used) for rate in sorted(rates)]
-            lines.append([f"{task}, {workers} workers", label, " · ".join(ends), _verdict(rates, used)])
+            split = "" if setting.split == "iid" else f", split {setting.split}"
+            place = f"{setting.task}, {setting.workers} workers{split}"
+            lines.append([place, label, " · ".join(ends), _verdict(rates, used)])
     return words_table(["", "technique", "rate: where it ends", "used"], lines) if lines else ""
+
+
+_alike = attrgetter("label", "optimizer", "momentum", "steps")
 
 
 def _is_full(run: Run) -> bool:

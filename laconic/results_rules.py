@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from laconic.board import Board, Ratio, lost, named, sooner, soonest
+from laconic.board import Board, Ratio, lost, missed, named, sooner, soonest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,14 +60,17 @@ def verdicts(board: Board) -> list[Verdict]:
 def _speed(board: Board) -> Iterable[Verdict]:
     for task, workers, link, required in SPEED:
         rows = board.cell(task, workers, link)
-        best = soonest([row for row in rows if row.family == "laconic"])
+        ours = [row for row in rows if row.family == "laconic"]
         for name, least in required.items():
             what = f"{task}, {workers} workers, {link}: Laconic's best against {OPPONENTS[name]}"
-            yield _faster(what, least, best, named(rows, name))
+            yield _faster(what, least, ours, named(rows, name))
 
 
-def _faster(what: str, least: float, best: Row | None, others: Sequence[Row]) -> Verdict:
+def _faster(what: str, least: float, ours: Sequence[Row], others: Sequence[Row]) -> Verdict:
     required = f"at least {least:g}× sooner" if least > 1 else "sooner"
+    best = soonest(ours)
+    if best is None and any(map(missed, ours)) and soonest(others) is not None:
+        return Verdict(what, required, "not reached", met=False)
     ratio = sooner(best, others) if best is not None else None
     if best is None or ratio is None:
         return Verdict(what, required, MISSING, None)

@@ -6,7 +6,7 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from laconic.board import Board, family, named, sooner
+from laconic.board import Board, family, missed, named, sooner
 from laconic.charts import OVERLAPPED, mean_seconds
 from laconic.results_rules import MISSING
 from laconic.words import target_text
@@ -81,17 +81,18 @@ def _final(setting: Setting) -> str:
 
 
 def _cells(board: Board, row: Row, rows: Sequence[Row]) -> list[str]:
-    plain = rows[0].step_seconds if rows[0].family == "plain" else None
+    timed = board.is_timed(row.setting)
+    plain = rows[0].step_seconds if timed and rows[0].family == "plain" else None
     return [
-        _spread(board.rounds(row), lambda seconds: f"{1000 * seconds:.0f}"),
+        _spread(board.rounds(row) if timed else None, lambda seconds: f"{1000 * seconds:.0f}"),
         _faster(plain, row.step_seconds),
         _megabytes(row.bytes_per_step),
         _spread(row.final, lambda value: metric(value, row.setting)),
         _steps(row),
-        f"{row.seconds_to_target.mean:.1f}" if row.seconds_to_target else MISSING,
+        f"{row.seconds_to_target.mean:.1f}" if timed and row.seconds_to_target else MISSING,
         _megabytes(row.bytes_to_target),
-        *(_sooner(row, named(rows, name)) for name in ("ddp", "fp16", "powersgd")),
-        f"{_seeds(row)}, {len(board.timings(row)) or len(row.runs)}",
+        *(_sooner(row, named(rows, name) if timed else []) for name in ("ddp", "fp16", "powersgd")),
+        f"{_seeds(row)}, {len(board.timings(row)) or (len(row.runs) if timed else 0)}",
     ]
 
 
@@ -101,9 +102,9 @@ def _seeds(row: Row) -> int:
 
 
 def _steps(row: Row) -> str:
-    if row.target is None or row.final is None:
-        return MISSING
-    return f"{row.steps_to_target.mean:.0f}" if row.steps_to_target else "not reached"
+    if row.steps_to_target is not None:
+        return f"{row.steps_to_target.mean:.0f}"
+    return "not reached" if missed(row) else MISSING
 
 
 def _faster(plain: Spread | None, own: Spread | None) -> str:

@@ -49,7 +49,8 @@ class Point:
 class Row:
     """One technique in one setting, over all its seeds; None where nothing was measured or reached.
 
-    `target` is the metric to reach; `faster` and `fewer_bytes` compare the way to it with the reference's.
+    `target` is the metric to reach, which the `aim` runs of the reference set; `faster` and `fewer_bytes` compare
+    the way to it with the reference's, over the seeds that both have.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Row:
     setting: Setting
     runs: tuple[Run, ...]
     left_out: tuple[Run, ...]
+    aim: tuple[Run, ...]
     target: float | None
     counter: str | None
     step_seconds: Spread | None
@@ -114,10 +116,10 @@ def _rows(setting: Setting, runs: Sequence[Run]) -> list[Row]:
     # another learning rate or length is another row: only the seed may differ within one
     same = attrgetter("family", "label", "spec", "optimizer", "lr", "momentum", "steps")
     groups = list(grouped(runs, lambda run: same(run.header)).values())
-    groups.sort(key=lambda group: group[0].header.family != "plain")
+    groups.sort(key=lambda group: (group[0].header.family != "plain", -_goodness(group)))
     labels = _labels([group[0].header for group in groups])
-    target = _target(groups[0])
-    rows = [_row(setting, label, group, target) for label, group in zip(labels, groups, strict=True)]
+    aim = _counted(groups[0])
+    rows = [_row(setting, label, group, aim) for label, group in zip(labels, groups, strict=True)]
     reference = replace(rows[0], is_reference=True)
     return [_compared(row, reference) for row in [reference, *rows[1:]]]
 
@@ -126,7 +128,8 @@ def _labels(headers: Sequence[Header]) -> list[str]:
     """A label for each row; where two are the same, all that makes a row its own is added."""
     taken = [header.label for header in headers]
     more = [
-        f" ({h.spec}, {h.optimizer} lr {h.lr:g}, momentum {h.momentum:g}, {h.steps} steps)" for h in headers
+        f" ({h.spec}, {h.optimizer} lr {h.lr:g}, momentum {h.momentum or 0:g}, {h.steps} steps)"
+        for h in headers
     ]
     return [label + (more[i] if taken.count(label) > 1 else "") for i, label in enumerate(taken)]
 
@@ -136,18 +139,27 @@ def _counted(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.end is not None) or tuple(runs)
 
 
+def _goodness(runs: Sequence[Run]) -> float:
+    """Where plain rows ended on average, higher is better: the best of several sets the target."""
+    final, header = _final(_counted(runs)), runs[0].header
+    if header.family != "plain" or final is None or not math.isfinite(final.mean):
+        return -math.inf
+    return final.mean if header.higher_is_better else -final.mean
+
+
 def _target(runs: Sequence[Run]) -> float | None:
     """Where these runs ended on average, less half a point of accuracy or one percent of another metric."""
-    final, header = _final(_counted(runs)), runs[0].header
+    final = _final(runs)
     if final is None or not math.isfinite(final.mean):
         return None
+    header = runs[0].header
     slack = 0.005 if header.metric == "accuracy" else 0.01 * abs(final.mean)
     return final.mean - slack if header.higher_is_better else final.mean + slack
 
 
-def _row(setting: Setting, label: str, runs: Sequence[Run], target: float | None) -> Row:
+def _row(setting: Setting, label: str, runs: Sequence[Run], aim: tuple[Run, ...]) -> Row:
     """The summary of one technique, not yet compared with another."""
-    counted = _counted(runs)
+    counted, target = _counted(runs), _target(aim)
     own = [_crossings([run], target) for run in counted]
     steps, seconds, sent = _crossings(counted, target)
     return Row(
@@ -157,6 +169,7 @@ def _row(setting: Setting, label: str, runs: Sequence[Run], target: float | None
         setting=setting,
         runs=counted,
         left_out=tuple(run for run in runs if run not in counted),
+        aim=aim,
         target=target,
         counter=_counter(counted),
         step_seconds=_spread(
@@ -173,14 +186,15 @@ def _row(setting: Setting, label: str, runs: Sequence[Run], target: float | None
 
 def _compared(row: Row, reference: Row) -> Row:
     """The row with its ratios to the reference; bytes by different counters are not compared."""
-    faster = _ratio(reference.seconds_to_target, row.seconds_to_target)
-    fewer = _ratio(reference.bytes_to_target, row.bytes_to_target)
-    return replace(row, faster=faster, fewer_bytes=fewer if row.counter == reference.counter else None)
+    seeds = shared_seeds(row, reference)
+    theirs, ours = reaches(reference, seeds), reaches(row, seeds)
+    fewer = _ratio(theirs.sent, ours.sent) if row.counter == reference.counter else None
+    return replace(row, faster=_ratio(theirs.seconds, ours.seconds), fewer_bytes=fewer)
 
 
-def _ratio(reference: Spread | None, other: Spread | None) -> float | None:
+def _ratio(reference: float | None, other: float | None) -> float | None:
     """How many times the other goes into the reference."""
-    return reference.mean / other.mean if reference and other and other.mean > 0 else None
+    return reference / other if reference is not None and other else None
 
 
 class Crossings(NamedTuple):
@@ -189,6 +203,24 @@ class Crossings(NamedTuple):
     steps: float | None = None
     seconds: float | None = None
     sent: float | None = None
+
+
+def shared_seeds(*rows: Row) -> set[int]:
+    """The seeds that all these rows, and those that set their target, were evaluated with."""
+    return set.intersection(
+        *({run.header.seed for run in runs if run.evals} for row in rows for runs in (row.runs, row.aim))
+    )
+
+
+def with_seeds(runs: Iterable[Run], seeds: set[int]) -> list[Run]:
+    """Those of the runs that have one of these seeds."""
+    return [run for run in runs if run.header.seed in seeds]
+
+
+def reaches(row: Row, seeds: set[int]) -> Crossings:
+    """Where the row's runs with these seeds reach the target that the reference sets with them."""
+    runs = with_seeds(row.runs, seeds)
+    return _crossings(runs, _target(with_seeds(row.aim, seeds))) if runs else Crossings()
 
 
 def _crossings(runs: Sequence[Run], target: float | None) -> Crossings:

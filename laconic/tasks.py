@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from laconic.datasets import Samples
 
-__all__ = ["IID", "NAMES", "Batch", "Defaults", "Split", "Task", "load", "parse_split"]
+__all__ = ["IID", "NAMES", "Batch", "Defaults", "Split", "Task", "load", "parse_split", "rows"]
 
 NAMES = ("digits", "fashion", "text")
 _EVALUATED_AT_ONCE = 128
@@ -52,6 +52,11 @@ _TRANSFORMERS = {  # width, depth, heads, context
 }
 # the smallest first
 _SIZES = {"digits": tuple(_PERCEPTRONS), "fashion": tuple(_CONVOLUTIONS), "text": tuple(_TRANSFORMERS)}
+
+
+def rows(task: str, size: str = "default") -> int:
+    """How many rows a linear layer is given for one sample: a text's positions."""
+    return _TRANSFORMERS[size][-1] if task == "text" else 1
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ installed = pytest.mark.skipif(
 both = pytest.mark.parametrize("task", [DIGITS, TEXT], ids=lambda task: task.name)
 
 
+def test_a_sample_has_a_row_for_each_position():
+    assert tasks.rows("text", "small") == TEXT.train[torch.tensor([0])].inputs.shape[1]
+    assert [tasks.rows(name) for name in tasks.NAMES] == [1, 1, 128]
+
+
 def parameters(task, seed=0):
     return nn.utils.parameters_to_vector(task.model(seed).parameters())
 
