@@ -144,8 +144,8 @@ def _pace(timings: Sequence[Run]) -> Pace:
     check_machine(timings)
     first = min(len(run.steps) - len(settled(run)) for run in timings)
     return Pace(
-        tuple(_median_step([run.steps[number] for run in timings]) for number in range(first)),
-        _median_step([step for run in timings for step in settled(run)]),
+        tuple(_average([run.steps[number] for run in timings]) for number in range(first)),
+        _usual_step([step for run in timings for step in settled(run)]),
     )
 
 
@@ -158,26 +158,36 @@ def check_machine(timings: Sequence[Run]) -> None:
         raise ValueError(f"steps on {link} were timed on several machines ({where}); give records of one")
 
 
-def _median_step(steps: Sequence[Step]) -> Step:
-    """A step whose every number is the median over these."""
+def _usual_step(steps: Sequence[Step]) -> Step:
+    """The median step; of a technique that does not exchange in every one, the mean of both kinds' medians."""
+    kinds = {silent: _average(kind) for silent, kind in grouped(steps, _is_silent).items()}
+    return _average([kinds[_is_silent(step)] for step in steps], statistics.fmean)
+
+
+def _is_silent(step: Step) -> bool:
+    return step.sent == 0
+
+
+def _average(steps: Sequence[Step], average: Callable[[Iterable[float]], float] = statistics.median) -> Step:
+    """A step whose every number is the median over these, or another average."""
     names = dict.fromkeys(name for step in steps for name in step.phases)
+
+    def count(numbers: Iterable[int | None]) -> int | None:
+        """In whole bytes, or None where one is missing."""
+        known = list(numbers)
+        present = [number for number in known if number is not None]
+        return round(average(present)) if present and len(present) == len(known) else None
+
     return Step(
         step=0,
-        seconds=statistics.median(step.seconds for step in steps),
+        seconds=average(step.seconds for step in steps),
         loss=None,
-        phases={name: statistics.median(step.phases.get(name, 0.0) for step in steps) for name in names},
-        tx=_median(step.tx for step in steps),
-        rx=_median(step.rx for step in steps),
-        sent=_median(step.sent for step in steps),
-        received=_median(step.received for step in steps),
+        phases={name: average(step.phases.get(name, 0.0) for step in steps) for name in names},
+        tx=count(step.tx for step in steps),
+        rx=count(step.rx for step in steps),
+        sent=count(step.sent for step in steps),
+        received=count(step.received for step in steps),
     )
-
-
-def _median(counts: Iterable[int | None]) -> int | None:
-    """The median in whole bytes, or None where one is missing."""
-    known = list(counts)
-    present = [count for count in known if count is not None]
-    return round(statistics.median(present)) if present and len(present) == len(known) else None
 
 
 def _on(trajectory: Run, timing: Run, pace: Pace) -> Run:

@@ -2,6 +2,7 @@
 
 import pytest
 from evidence import DDP, STEPS, THC, full, timing, trajectory
+from recorded import END, evaluation, header, step, write
 
 from laconic import projection, records, report, summary
 from laconic.projection import project
@@ -131,3 +132,12 @@ def test_a_short_run_on_the_bare_machine_is_no_row(tmp_path):
     timing(tmp_path, DDP, [0.1], link="none", shaped=False)
     timing(tmp_path, THC, [0.1], link="none", shaped=False)
     assert [run.header.projected for run in _evidence(tmp_path).runs] == [True]
+
+
+def test_steps_that_exchange_nothing_count_as_often_as_there_are(tmp_path):
+    """Gossip every fourth step: its pace is not that of a step by itself."""
+    steps = [step(n, 1.0 if n % 4 == 0 else 0.1, sent=100 * (n % 4 == 0)) for n in range(1, 41)]
+    path = write(tmp_path / "a.jsonl", [header(steps=40), *steps, evaluation(40, 0.1, 13.0), END])
+    then = projection._pace([records.read(path)]).then
+    assert then.seconds == pytest.approx(0.325)
+    assert then.sent == 25
