@@ -181,8 +181,17 @@ def _ends(row: Row) -> dict[int, float]:
 
 
 def _aimless(row: Row) -> Row:
-    nothing = {"seconds_to_target": None, "bytes_to_target": None, "steps_to_target": None}
-    return replace(row, target=None, aim=(), reached=0, faster=None, fewer_bytes=None, **nothing)
+    return replace(
+        row,
+        aim=(),
+        target=None,
+        reached=0,
+        seconds_to_target=None,
+        bytes_to_target=None,
+        steps_to_target=None,
+        faster=None,
+        fewer_bytes=None,
+    )
 
 
 def _without_target(run: Run) -> Run:
