@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -92,7 +93,7 @@ def board(runs: Sequence[Run]) -> Board:
     for timings in grouped(evidence.timings, setting_of).values():
         check_machine(timings)
     rows = summarize([_without_target(run) for run in evidence.runs])
-    groups = (tuple(sorted(group, key=family)) for _, group in groupby(rows, attrgetter("setting")))
+    groups = (tuple(sorted(group, key=place_in_table)) for _, group in groupby(rows, attrgetter("setting")))
     sections = tuple(rows if rows[0].family == "plain" else tuple(map(_aimless, rows)) for rows in groups)
     return Board(tuple(runs), evidence, sections)
 
@@ -107,9 +108,10 @@ def is_real(setting: Setting) -> bool:
     return setting.shaped or setting.link == "none"
 
 
-def family(row: Row) -> int:
-    """Plain DDP comes first, then PyTorch's hooks, then Laconic."""
-    return ("plain", "peer", "laconic").index(row.family)
+def place_in_table(row: Row) -> tuple[int, list[str], list[int]]:
+    """Plain DDP comes first, then PyTorch's hooks, then Laconic, each by name, and a rank of 2 before one of 16."""
+    numbers = [int(digits) for digits in re.findall(r"\d+", row.label)]
+    return ("plain", "peer", "laconic").index(row.family), re.split(r"\d+", row.label.lower()), numbers
 
 
 def technique(row: Row) -> str:

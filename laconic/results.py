@@ -18,7 +18,7 @@ from laconic import (
     results_rates,
     results_rules,
 )
-from laconic.board import Board, board, family, is_real, missed, sooner
+from laconic.board import Board, board, is_real, missed, place_in_table, sooner
 from laconic.projection import shows_only_time
 from laconic.records import PACKED
 from laconic.results_rules import MISSING
@@ -99,7 +99,9 @@ def summary(shown: Board, link: str) -> str:
     ]
     fewest = min((rows[0].setting.workers for rows in places), default=0)
     chosen = [rows for rows in places if rows[0].setting.workers == fewest]
-    labels = dict.fromkeys(row.label for row in sorted((row for rows in chosen for row in rows), key=family))
+    labels = dict.fromkeys(
+        row.label for row in sorted((row for rows in chosen for row in rows), key=place_in_table)
+    )
     head = ["", *(f"{rows[0].setting.task}, {rows[0].setting.link}" for rows in chosen)]
     lines = [[label, *(_brief(label, rows) for rows in chosen)] for label in labels]
     seeds = max((len(row.runs) for rows in chosen for row in rows), default=0)

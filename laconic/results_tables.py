@@ -6,7 +6,7 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from laconic.board import Board, family, missed, named, sooner
+from laconic.board import Board, missed, named, place_in_table, sooner
 from laconic.charts import OVERLAPPED, mean_seconds
 from laconic.results_rules import MISSING
 from laconic.words import target_text
@@ -35,7 +35,7 @@ def words_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def specs_of(board: Board, setting: Setting) -> Specs:
     """Every technique that trains this task's model alike, on any link, so that a table shows what it lacks."""
     rows = [row for section in board.sections for row in section if _alike(row.setting) == _alike(setting)]
-    labels = {row.spec: row.runs[0].header.label for row in sorted(rows, key=family)}
+    labels = {row.spec: row.runs[0].header.label for row in sorted(rows, key=place_in_table)}
     taken = list(labels.values())
     return {spec: label if taken.count(label) == 1 else f"{label} ({spec})" for spec, label in labels.items()}
 

@@ -132,3 +132,12 @@ def test_a_header_without_momentum_makes_a_row(tmp_path):
     for name, lr in (("a", 0.1), ("b", 0.2)):
         trajectory(tmp_path / name, THC, lr=lr, momentum=None)
     assert "momentum 0, 100 steps" in summarize(records.find([tmp_path]))[0].label
+
+
+def test_rows_are_in_the_order_of_their_numbers(tmp_path):
+    for rank in (16, 2, 1):
+        named = {"spec": f"powersgd:rank={rank}@lr=0.1", "label": f"PowerSGD, rank {rank}"}
+        timing(tmp_path, POWER | named, [0.1])
+    _pair(tmp_path, THC, FP16, DDP)
+    labels = [row.label for row in _shown(tmp_path).cell("fashion", 4, "100mbit")]
+    assert labels == ["plain DDP", "fp16 hook", *(f"PowerSGD, rank {rank}" for rank in (1, 2, 16)), "THC"]
