@@ -21,7 +21,7 @@ from laconic.places import Transfer
 from laconic.vector import Vector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
@@ -97,20 +97,26 @@ class GossipAttachment(Attachment):
         model = self._model()
         assert model is not None
         averaged = copy.deepcopy(model.module)
+        everything = [*averaged.parameters(), *averaged.buffers()]
         with torch.no_grad():
-            for value in (*averaged.parameters(), *averaged.buffers()):
-                if value.is_floating_point():
-                    value.copy_(self._mean(value))
+            for kind in (torch.float32, torch.float64):
+                values = [v for v in everything if v.is_floating_point() and _travels_as(v) == kind]
+                mean = self._mean(_flat(values, kind)) if values else torch.empty(0)
+                for value, part in zip(values, mean.split([value.numel() for value in values]), strict=True):
+                    value.copy_(part.view_as(value))
         return averaged
 
-    def consensus(self) -> float:
-        """How far apart workers are: the mean of |own - mean|², over |mean|²; all workers must call it."""
+    def consensus(self, average: nn.Module | None = None) -> float:
+        """How far apart workers are: the mean of |own - mean|², over |mean|²; all workers must call it.
+
+        With the `average` at hand, as `average()` gave it to all of them since the last step, one number travels.
+        """
         with torch.no_grad():
-            own = torch.cat([parameter.flatten().float() for parameter in self._parameters]).to(self._carrier)
-            mean = self._mean(own)
-            apart = (own - mean).double().square().sum()
+            own = _flat(self._parameters)
+            mean = self._mean(own) if average is None else _flat(self._counterparts(average))
+            apart = (own - mean).double().square().sum().to(self._carrier)
             dist.all_reduce(apart, group=self._everybody)
-            return float(apart / self._workers / mean.double().square().sum())
+            return float(apart / self._workers / mean.double().square().sum().to(self._carrier))
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase since attaching; groups' gradients included."""
@@ -249,10 +255,23 @@ class GossipAttachment(Attachment):
             if not self._root:
                 vector.write(whole, numbers.to(self._device))
 
-    def _mean(self, value: torch.Tensor) -> torch.Tensor:
-        mean = value.detach().to(self._carrier, torch.float64, copy=True)  # exact, where all have the same
-        dist.all_reduce(mean, group=self._everybody)
-        return mean / self._workers
+    def _counterparts(self, copied: nn.Module) -> list[torch.Tensor]:
+        """The parameters of a copy of the model that are mixed in the model itself."""
+        model = self._model()
+        assert model is not None
+        theirs = dict(zip(model.module.parameters(), copied.parameters(), strict=True))
+        return [theirs[parameter] for parameter in self._parameters]
+
+    def _mean(self, own: torch.Tensor) -> torch.Tensor:
+        """Of all workers' vectors, each worker a part of it: exact where all have the same."""
+        size = -(-own.numel() // self._workers)
+        whole = own.new_zeros(self._workers * size, device=self._carrier)
+        whole[: own.numel()] = own
+        parts = torch.empty_like(whole)
+        dist.all_to_all_single(parts, whole, group=self._everybody)
+        mean = parts.view(self._workers, size).double().mean(0).to(own.dtype)
+        dist.all_gather(list(whole.split(size)), mean, group=self._everybody)
+        return whole[: own.numel()].to(own.device)
 
     def _mixed(self) -> list[tuple[int, str | None]]:
         """Parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""
@@ -278,6 +297,14 @@ class GossipAttachment(Attachment):
         state = self._optimizer.state
         tensors = ((self._parameters[n], name) for n, name in self._layout)
         return Vector(value if name is None else state[value][name] for value, name in tensors)
+
+
+def _flat(values: Iterable[torch.Tensor], kind: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.cat([value.detach().flatten().to(kind) for value in values])
+
+
+def _travels_as(value: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def _destroy(mixer: Mixer, groups: list[dist.ProcessGroup | None], reducer: Attachment | None) -> None:

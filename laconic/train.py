@@ -207,7 +207,7 @@ class Worker:
     def _evaluate(self, step: int, elapsed: float) -> None:
         gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None
         shared = gossip.average() if gossip is not None else self.model.module
-        apart = {"consensus": gossip.consensus()} if gossip is not None else {}
+        apart = {"consensus": gossip.consensus(shared)} if gossip is not None else {}
         if self.record is not None:
             torch.set_num_threads(os.cpu_count() or 1)  # the others are waiting
             values = {**self.task.evaluate(shared), **apart}

@@ -142,6 +142,20 @@ def _masked():
     return torch.equal(attachment.average().mask, mask)
 
 
+def _far_apart():
+    model, optimizer, attachment = gossiper(Crossover(), lr=0.1)
+    model.module.register_buffer("clock", torch.tensor([dist.get_rank() + 1e-12], dtype=torch.float64))
+    take_step(model, optimizer, 0)
+    average = attachment.average()
+    return attachment.consensus(average), attachment.consensus(), float(average.clock)
+
+
+def test_consensus_is_the_same_with_the_average_at_hand():
+    for given, found, clock in run(3, _far_apart):
+        assert given == pytest.approx(found, rel=1e-4) != 0
+        assert clock == 1 + 1e-12  # in all its digits
+
+
 def test_the_mean_of_equal_buffers_is_what_they_are():
     assert run(3, _masked) == [True] * 3
 
