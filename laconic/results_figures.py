@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LEGEND = {
     "columns": 4,
+    "columnPadding": 32,  # the reader's font may be wider than the one that was measured
     "labelLimit": 260,
     "symbolType": "stroke",
     "symbolSize": 400,
