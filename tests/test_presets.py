@@ -144,13 +144,16 @@ def test_paper_has_every_cell_once_and_full_runs_to_check():
     assert set(check.techniques) < set(lines["fashion-4-100mbit"].techniques)
 
 
-def test_other_rates_are_half_and_twice_those_of_the_paper():
-    for task, other in zip(("fashion", "text"), PRESETS["rates"], strict=True):
-        line = next(line for line in PRESETS["paper"] if line.startswith(f"{task} --workers 4 --link none"))
+def test_other_rates_are_half_and_twice_those_of_the_paper_and_of_votes():
+    trained = [
+        next(line for line in PRESETS["paper"] if line.startswith(f"{task} --workers 4 --link none"))
+        for task in ("fashion", "text")
+    ] + [*PRESETS["votes"]]
+    for line, other in zip(trained, PRESETS["rates"], strict=True):
         used, tried = (_rates_by_row(words) for words in (line, other))
         assert tried == {row: [rates[0] / 2, rates[0] * 2] for row, rates in used.items() if row in tried}
         left = {row.partition(":")[0] for row, *_ in used.keys() - tried.keys()}
-        assert left == {"dad", "dense", "powersgd"}
+        assert left == (set() if line in PRESETS["votes"] else {"dad", "dense", "powersgd"})
 
 
 def _rates_by_row(line):
