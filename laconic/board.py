@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from laconic.records import Setting
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
 
 @dataclass(frozen=True)
 class Board:
@@ -108,10 +110,10 @@ def is_real(setting: Setting) -> bool:
     return setting.shaped or setting.link == "none"
 
 
-def place_in_table(row: Row) -> tuple[int, list[str], list[int]]:
+def place_in_table(row: Row) -> tuple[int, list[str], list[float]]:
     """Plain DDP comes first, then PyTorch's hooks, then Laconic, each by name, and a rank of 2 before one of 16."""
-    numbers = [int(digits) for digits in re.findall(r"\d+", row.label)]
-    return ("plain", "peer", "laconic").index(row.family), re.split(r"\d+", row.label.lower()), numbers
+    numbers = [float(digits) for digits in _NUMBER.findall(row.label)]
+    return ("plain", "peer", "laconic").index(row.family), _NUMBER.split(row.label.lower()), numbers
 
 
 def technique(row: Row) -> str:

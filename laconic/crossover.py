@@ -3,7 +3,7 @@
 There is no all-reduce. Every worker takes its optimizer's step with its own gradients; then, for each segment of its
 parameters, it sends the segment to one peer, hears the same segment of another, and takes the mean (mixing.py). Who
 hears whom is drawn anew for every segment and step, without a word sent about it. A worker sends one model and
-receives one, whatever the number of workers, and a slow worker delays only those who hear it.
+receives one, whatever the number of workers, and a slow worker delays those who hear it, and others through them.
 
     synchronous   x ← ½ (x + heard), all segments in flight at once
     overlap       a mixing travels while the next step is computed, and is added then: x ← x + ½ (heard - sent)

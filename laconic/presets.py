@@ -26,13 +26,13 @@ ROWS = "ddp fp16 powersgd:rank=2 thc sign_vote:density=0.1@lr=0.003,momentum=0 g
 FASHION = (
     "ddp@lr=0.1 fp16@lr=0.1 powersgd:rank=4@lr=0.1 rank_dad:dtype=bf16@lr=0.1 powersgd:rank=1@lr=0.1 "
     "powersgd:rank=2@lr=0.1 rank_dad@lr=0.1 dad@lr=0.1 thc@lr=0.1 gennorm@lr=0.1 "
-    "sign_vote:density=0.03@lr=0.003,momentum=0 sign_vote:density=0.1@lr=0.001,momentum=0 dense:dtype=bf16@lr=0.1 "
-    "crossover:overlap=true@lr=0.1 crossover:codec=int8@lr=0.1"
+    "sign_vote:density=0.03@lr=0.003,momentum=0 dense:dtype=bf16@lr=0.1 crossover:overlap=true@lr=0.1 "
+    "crossover:codec=int8@lr=0.1"
 )
 TEXT = (
     "ddp@lr=0.002 fp16@lr=0.002 powersgd:rank=4@lr=0.002 "
-    "sign_vote:density=0.03@lr=0.004,momentum=0,optimizer=sgd powersgd:rank=16@lr=0.002 "
-    "sign_vote:density=0.1@lr=0.002,momentum=0,optimizer=sgd powersgd:rank=1@lr=0.002 powersgd:rank=2@lr=0.002 "
+    "sign_vote:density=0.03@lr=0.004,momentum=0,optimizer=sgd powersgd:rank=16@lr=0.002 powersgd:rank=1@lr=0.002 "
+    "powersgd:rank=2@lr=0.002 "
     "thc@lr=0.002 gennorm@lr=0.002 rank_dad:two_way=true,rank=28,dtype=bf16@lr=0.002 dad@lr=0.002 "
     "crossover:overlap=true@lr=0.002 crossover:codec=int8@lr=0.002 dense:dtype=bf16@lr=0.002"
 )

@@ -74,8 +74,8 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
     parts = [
         "# Results",
         f"`laconic results` wrote this page from {len(shown.records)} records of runs{_packs(shown.records)}. "
-        "`laconic compare --preset paper --out RUNS` makes such records, and `laconic results RUNS` the page. A dash "
-        "is what no record shows.",
+        "`laconic compare --preset paper --out RUNS` and then `--preset votes` make such records, and `laconic results RUNS` "
+        "the page. A dash is what no record shows.",
         READING,
         "## What should hold\n" + _verdicts(shown),
         *(_task(shown, task, stem) for task in tasks),
@@ -85,7 +85,7 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
         results_method.replicas(shown.records),
         _rates(shown.records, rates),
         results_method.provenance(shown.records),
-        _folded("Commands", "```\n" + "\n".join(results_method.commands(shown.records)) + "\n```"),
+        _folded("Commands", "```\n" + "\n".join(results_method.commands([*shown.records, *rates])) + "\n```"),
     ]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
@@ -105,10 +105,14 @@ def summary(shown: Board, link: str) -> str:
     head = ["", *(f"{rows[0].setting.task}, {rows[0].setting.link}" for rows in chosen)]
     lines = [[label, *(_brief(label, rows) for rows in chosen)] for label in labels]
     seeds = max((len(row.runs) for rows in chosen for row in rows), default=0)
+    machines = dict.fromkeys(
+        run.header.machine for rows in chosen for row in rows for run in shown.timings(row)
+    )
     words = (
         f"How many times sooner than plain DDP a technique reaches the target (plain DDP's final accuracy less half "
-        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers on one machine, the mean of up to "
-        f"{seeds} seeds. Seconds are projected, from full trainings and from steps timed on each link. "
+        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers on one machine"
+        f"{''.join(f' ({machine})' for machine in machines)}, the mean of up to {seeds} seeds. Seconds are projected, "
+        f"from full trainings and from steps timed on each link. "
         f"[All results, and what they were made with]({link})"
     )
     return f"{table(head, lines)}\n\n{words}"
@@ -175,8 +179,9 @@ def _verdicts(shown: Board) -> str:
 
 
 def _task(shown: Board, task: str, stem: str) -> str:
-    """The part of the page about one task."""
+    """The part of the page about one task, the bare machine last."""
     sections = [rows for rows in shown.sections if rows[0].setting.task == task]
+    sections.sort(key=lambda rows: rows[0].setting.link == "none")
     links = grouped(sections, lambda rows: rows[0].setting.link)
     parts = [_link(shown, task, link, group, stem) for link, group in links.items()]
     return "\n\n".join([f"## {task}", *parts])

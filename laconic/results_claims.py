@@ -30,7 +30,7 @@ def measured(claim: Claim, board: Board) -> str:
 
 
 def _thc(board: Board) -> list[str | None]:
-    return [_against(board, "thc", "fp16", "the fp16 hook", where) for where in SLOW]
+    return [_against(board, "thc", "fp16", "the fp16 hook", where) for where in (*SLOW, ("text", 4, "1gbit"))]
 
 
 def _votes(board: Board) -> list[str | None]:
@@ -122,7 +122,11 @@ def _sparse_against_all(board: Board, split: str) -> str | None:
     sparse, everything = (board.row(f"sign_vote:density={density}", *where) for density in ("0.1", "1"))
     if sparse is None or everything is None or sparse.final is None or everything.final is None:
         return None
-    return f"fashion, {split}: {100 * sparse.final.mean:.2f} % against {100 * everything.final.mean:.2f} %"
+    ends = f"{100 * sparse.final.mean:.2f} % against {100 * everything.final.mean:.2f} %"
+    if sparse.bytes_per_step is None or everything.bytes_per_step is None:
+        return f"fashion, {split}: {ends}"
+    share = sparse.bytes_per_step.mean / everything.bytes_per_step.mean
+    return f"fashion, {split}: {ends}, with {share:.2f} of the bytes"
 
 
 def _ends(row: Row, plain: Row) -> str:

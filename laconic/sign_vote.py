@@ -51,8 +51,8 @@ CLIP = 0.01
 class SignVote:
     """Signs of a few coordinates up, a ternary direction down.
 
-    Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 1e-3 with plain SGD; and
-    no `GradScaler`, which would divide the direction by its scale.
+    Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 3e-3 with plain SGD at a
+    density of 0.03; and no `GradScaler`, which would divide the direction by its scale.
 
     `density` is the share of coordinates that a worker speaks of; or a function from the step to it, such as `Ramp`;
     or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything

@@ -170,6 +170,27 @@ def test_the_papers_claims_stand_beside_what_was_measured(paper):
     assert _line(page, "S³GD-MV")[2] == "—"
 
 
+def test_sparse_votes_stand_beside_the_signs_of_everything(tmp_path):
+    for density, best, sent in (("0.1", 0.9, 30), ("1", 0.8, 40)):
+        vote = {"spec": f"sign_vote:density={density}@lr=0.1", "label": density, "family": "laconic"}
+        lines = [step(1, tx=None, rx=None, sent=sent), evaluation(1, best, 1.0, tx=None)]
+        bare = {"link": "none", "workers": 15, "shaped": False}
+        write(tmp_path / f"{density}.jsonl", [header(**vote | bare), *lines, END])
+    words = "fashion, iid: 90.00 % against 80.00 %, with 0.75 of the bytes"
+    assert _line(_page(tmp_path), "S³GD-MV")[2] == words
+
+
+def test_the_bare_machine_comes_last_and_numbers_in_their_order(paper):
+    for density in ("0.1", "0.03", "1"):
+        vote = {"spec": f"sign_vote:density={density}", "label": f"SignVote density={density}"}
+        trajectory(paper, THC | vote, workers=15)
+    page = _page(paper)
+    titles = [line for line in page.splitlines() if line.startswith("### fashion")]
+    assert titles == ["### fashion, 100mbit", "### fashion, bare machine"]
+    rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| SignVote")]
+    assert rows[:3] == [f"SignVote density={density}" for density in ("0.03", "0.1", "1")]
+
+
 def test_the_command_writes_the_page_its_figures_and_the_summary(paper, tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- results -->\nold\n<!-- /results -->\nafter\n", encoding="utf-8")
