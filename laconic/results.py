@@ -74,8 +74,8 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
     parts = [
         "# Results",
         f"`laconic results` wrote this page from {len(shown.records)} records of runs{_packs(shown.records)}. "
-        "`laconic compare --preset paper --out RUNS` and then `--preset votes` make such records, and `laconic results RUNS` "
-        "the page. A dash is what no record shows.",
+        "`laconic compare --preset paper --out RUNS` and then `--preset votes` make such records, and `laconic "
+        "results RUNS` the page. A dash is what no record shows.",
         READING,
         "## What should hold\n" + _verdicts(shown),
         *(_task(shown, task, stem) for task in tasks),
@@ -111,8 +111,8 @@ def summary(shown: Board, link: str) -> str:
     words = (
         f"How many times sooner than plain DDP a technique reaches the target (plain DDP's final accuracy less half "
         f"a point, or its final loss and 1 %), and where it ends: {fewest} workers on one machine"
-        f"{''.join(f' ({machine})' for machine in machines)}, the mean of up to {seeds} seeds. Seconds are projected, "
-        f"from full trainings and from steps timed on each link. "
+        f"{''.join(f' ({machine})' for machine in machines)}, the mean of up to {seeds} seeds. Seconds are "
+        f"projected, from full trainings and from steps timed on each link. "
         f"[All results, and what they were made with]({link})"
     )
     return f"{table(head, lines)}\n\n{words}"
