@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -180,3 +182,24 @@ def test_training_reads_the_spectrum_of_every_layer():
             assert top == sorted(top, reverse=True)
             assert 1 <= read[f"above {layer}"] <= 80
             assert read[f"kept {layer}"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (partial(RankDAD, rank=0), "rank is 0; use an integer, 1 or more"),
+        (partial(RankDAD, rank=True), "rank is True; use an integer"),
+        (partial(RankDAD, sweeps=0), "sweeps is 0; use an integer, 1 or more"),
+        (partial(RankDAD, energy=0.0), r"energy is 0.0; use a share above 0, up to 1"),
+        (partial(RankDAD, energy=1.5), r"energy is 1.5; use a share above 0, up to 1"),
+        (partial(RankDAD, energy="much"), "energy is 'much'; use a number"),
+        (partial(RankDAD, method="svd"), "method is 'svd'; use 'qr' or 'block' or 'power'"),
+        (partial(RankDAD, private="encoder."), "private is 'encoder.'; use a tuple of beginnings of names"),
+        (partial(DAD, private="encoder."), "private is 'encoder.'; use a tuple of beginnings of names"),
+        (partial(DAD, private=("",)), "use a tuple of beginnings of names"),
+        (partial(DAD, skip_inputs=1), "skip_inputs is 1; use True or False"),
+    ],
+)
+def test_a_bad_setting_gets_one_sentence(make, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        make()
