@@ -2,13 +2,16 @@
 
 python docs/sign_vote_figures.py RATES VOTES
 
-RATES has SignVote at several learning rates, VOTES is what `laconic compare --preset votes --out VOTES` wrote.
+RATES has SignVote at several learning rates, each with one seed; VOTES is what
+`laconic compare --preset votes --out VOTES` wrote.
 """
 
+import statistics
 import sys
+from operator import itemgetter
 from pathlib import Path
 
-from laconic import charts, records, specs
+from laconic import charts, records, specs, summary
 from laconic.records import Run
 
 HERE = Path(__file__).parent
@@ -43,11 +46,19 @@ def rates(runs: list[Run]) -> charts.Spec:
 
 
 def splits(runs: list[Run]) -> charts.Spec:
-    """Accuracy by step, a panel for each split of the data."""
+    """Accuracy by step, the mean of all seeds, a panel for each split of the data."""
+    seeds = summary.grouped(
+        ((e.step, _name(run), run.header.split, e.value) for run in runs for e in run.evals),
+        itemgetter(0, 1, 2),
+    )
     values = [
-        {"step": e.step, "accuracy": 100 * e.value, "technique": _name(run), "split": run.header.split}
-        for run in runs
-        for e in run.evals
+        {
+            "step": step,
+            "technique": name,
+            "split": split,
+            "accuracy": 100 * statistics.mean(value for *_, value in ends),
+        }
+        for (step, name, split), ends in seeds.items()
     ]
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",

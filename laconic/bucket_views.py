@@ -66,6 +66,16 @@ def places(
     return results, theirs
 
 
+def joined(own: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """These gradients of one bucket as the vector that they are, if they lie one behind the other in their order."""
+    place = own[0].storage_offset()
+    for view in own:
+        if view.storage_offset() != place or not view.is_contiguous():
+            return None
+        place += view.numel()
+    return own[0].as_strided((place - own[0].storage_offset(),), (1,))
+
+
 def settled(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
     """A future of the buffer, once all that is pending has been done to it."""
     result = streams.future(buffer.device)

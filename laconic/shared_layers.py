@@ -248,14 +248,17 @@ class SharedLayers:
         """A future that these parameters have their average gradients; the last ones go with what still waits."""
         self._order.leave(AVERAGE)
         sizes = tuple(view.numel() for view in views.values())
-        flat = torch.cat([view.flatten() for view in views.values()])
+        in_place = all(places[name] is view for name, view in views.items())
+        joined = bucket_views.joined([*views.values()]) if in_place else None
+        flat = torch.cat([view.flatten() for view in views.values()]) if joined is None else joined
         layout = Bucket(tuple(views), sizes, flat.dtype)
 
         def back(done: torch.futures.Future[Any]) -> torch.Tensor:
             done.value()  # raises what went wrong
-            streams.borrow([flat])
-            for place, part in zip(places.values(), flat.split(sizes), strict=True):
-                place.copy_(part.view_as(place))
+            if joined is None:
+                streams.borrow([flat])
+                for place, part in zip(places.values(), flat.split(sizes), strict=True):
+                    place.copy_(part.view_as(place))
             return flat
 
         pieces = self._exchange.pieces(layout)
