@@ -19,7 +19,7 @@ from laconic import specs
 from laconic.cost import Computing, Exchange, Link, step_seconds
 from laconic.dense import FORMATS, Dense
 from laconic.lab import parse_rate
-from laconic.pipeline import departures, pieces, used
+from laconic.pipeline import buckets, departures, pieces, used
 from laconic.specs import Attached
 from laconic.summary import grouped, settled
 
@@ -150,7 +150,8 @@ def _pieces(run: Run, contestant: Contestant) -> int:
         if any(layer.way != "dense" for layer in run.layers):
             return departures(run.layers, run.header.workers, FORMATS[dtype].itemsize)
         contestant = Attached(Dense(dtype))
-    return pieces(contestant, run.header.parameters, run.header.workers)
+    together = pieces(contestant, run.header.parameters, run.header.workers)
+    return max(together, buckets(run.header.parameters))
 
 
 def _median(runs: Sequence[Run], last: int | None, value: Callable[[Step], float | None]) -> float:

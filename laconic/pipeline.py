@@ -37,9 +37,14 @@ def pieces(contestant: Contestant, parameters: int, workers: int) -> int:
     if isinstance(contestant, Attached):
         return _cut(contestant.technique, parameters, workers)
     if isinstance(contestant, PowerSGD):
-        return 1 + math.ceil(max(0, 4 * parameters - FIRST_BUCKET) / BUCKET)
+        return buckets(parameters)
     size = 2 if isinstance(contestant, Fp16) else 4
     return max(2 * workers, size * parameters // SEGMENT)
+
+
+def buckets(parameters: int) -> int:
+    """Those of DDP, at most: the first one is small."""
+    return 1 + math.ceil(max(0, 4 * parameters - FIRST_BUCKET) / BUCKET)
 
 
 def departures(layers: Iterable[Travel], workers: int, size: int = 4) -> int:

@@ -49,6 +49,14 @@ def test_predictions_are_within_15_percent_of_what_was_measured(tmp_path, cell):
     assert _cell(tmp_path, *cell).ratio == pytest.approx(1, abs=0.15)
 
 
+def test_a_technique_that_leaves_buckets_whole_has_one_piece_for_each(tmp_path):
+    """The second bucket is encoded while the first one travels."""
+    wire = Exchange(1_000_000, 0, used=pipeline.LANE).wire(Link(1e8))
+    cell = _cell(tmp_path, 4, "sign_vote", 0.05, 0.05 + 2 * wire, 1_000_000, "100mbit", 1.0)
+    assert pipeline.buckets(3_761_034) == 2
+    assert cell.predicted == pytest.approx(0.05 + 2 * wire + wire / 2)
+
+
 def test_nothing_is_taken_from_the_run_that_is_predicted(tmp_path):
     first, second = (
         _cell(tmp_path / str(seconds), 4, "thc", 0.05, 0.13, 4_240_000, "100mbit", seconds)
