@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, replace
+from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -104,9 +105,17 @@ def _on_link(trajectories: Sequence[Run], steps: int, runs: Sequence[Run]) -> Ev
         return Evidence(tuple(others), (), ())
     pace = _pace(timings)
     full = [run for run in others if run.header.steps == steps]
-    checks = [_check(run, pace, trajectories) for run in full if run.end is not None]
+    checks = [
+        _check(run, _pace([_nearest(timings, run)]), trajectories) for run in full if run.end is not None
+    ]
     made = [_on(run, timings[0], pace) for run in trajectories]
     return Evidence((*made, *(run for run in others if run not in full)), tuple(timings), tuple(checks))
+
+
+def _nearest(timings: Sequence[Run], run: Run) -> Run:
+    """The one that was made next to the run, as a machine's pace changes with the hours."""
+    start = datetime.fromisoformat(run.header.started)
+    return min(timings, key=lambda timing: abs(datetime.fromisoformat(timing.header.started) - start))
 
 
 def _is_timing(run: Run, steps: int) -> bool:

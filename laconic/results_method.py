@@ -34,10 +34,12 @@ def projection(board: Board) -> str:
         "What a technique learns does not depend on the link. So each was trained in full on the bare machine, and "
         f"its step was timed on each link in rounds of {lengths} steps. The seconds above are those of the first "
         f"{WARM_UP} steps as they were timed (or of the first half of a round), and for all others the median step "
-        "after these, over all rounds: by then GenNorm's messages have the size that they keep. Bytes a step are the "
+        "after these, over all rounds (GenNorm's messages still get a little shorter after that, so that its product "
+        "is too long). Bytes a step are the "
         "rounds'; bytes to the target are the training's own where Laconic counts them, with the link's frames, and "
         "else the rounds', like seconds. Two trainings with one seed on different machines do not end at the same "
-        "number, as sums are rounded in another order: the last columns show how far apart they are. "
+        "number, as sums are rounded in another order: the last columns show how far apart they are. Each full run "
+        "is compared with the product of the round next to it in time, as the machine's pace changes with the hours. "
     )
     return text + _checked(board.evidence.checks)
 

@@ -122,6 +122,13 @@ def test_the_check_of_the_projection_counts_who_agrees(paper):
     assert "In 1 of 2 full runs" in _page(paper)
 
 
+def test_a_full_run_is_checked_against_the_round_next_to_it_in_time(paper):
+    timing(paper, THC, [0.4], seed=2, started="2026-11-15T20:00:00+00:00")  # the machine has slowed down
+    assert _line(_page(paper), "fashion, 4 workers, 100mbit: THC, seed 0")[3] == "1.020"
+    full(paper, THC, seconds=40.0, seed=1, started="2026-11-15T21:00:00+00:00")
+    assert _line(_page(paper), "fashion, 4 workers, 100mbit: THC, seed 1")[3] == "1.000"
+
+
 def test_a_link_that_was_not_shaped_is_not_the_link(paper):
     for path in paper.glob("timing-*"):
         path.write_text(path.read_text().replace('"shaped": true', '"shaped": false'))
