@@ -6,7 +6,8 @@ split, number of workers, batch, model and technique there may be
 trajectory   a run with `--link none`: what is learned, step by step
 timing       a shorter run on a link, evaluated only at its end: what a step takes there; one with `--link none`
              is of use to the cost model alone
-check        a run on the link that is as long as the trajectory: what the product should have been
+check        a run on the link that is as long as the trajectory: what the product should have been, by the timing
+             that was made next to it
 
 Where there are trajectories and timings, runs are projected: the trajectory's evaluations, with the seconds of the
 timings' first steps (which pay for connections, and in which PowerSGD and RankDAD still send everything) and for all

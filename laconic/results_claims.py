@@ -103,9 +103,9 @@ def _against(board: Board, spec: str, other: str, name: str, where: Place) -> st
 def _thrift(board: Board, spec: str, where: Place) -> str | None:
     """The row's share of plain DDP's bytes, and what it loses."""
     row, plain = board.row(spec, *where), board.row("ddp", *where)
-    if row is None or plain is None or row.bytes_per_step is None or plain.bytes_per_step is None:
+    share = _share(row, plain) if row is not None and plain is not None else None
+    if row is None or plain is None or share is None:
         return None
-    share = row.bytes_per_step.mean / plain.bytes_per_step.mean
     return f"{_words(where)}: {row.label} sends {share:.3f} of plain DDP's bytes{_ends(row, plain)}"
 
 
@@ -123,10 +123,15 @@ def _sparse_against_all(board: Board, split: str) -> str | None:
     if sparse is None or everything is None or sparse.final is None or everything.final is None:
         return None
     ends = f"{100 * sparse.final.mean:.2f} % against {100 * everything.final.mean:.2f} %"
-    if sparse.bytes_per_step is None or everything.bytes_per_step is None:
-        return f"fashion, {split}: {ends}"
-    share = sparse.bytes_per_step.mean / everything.bytes_per_step.mean
-    return f"fashion, {split}: {ends}, with {share:.2f} of the bytes"
+    share = _share(sparse, everything)
+    return f"fashion, {split}: {ends}" + ("" if share is None else f", with {share:.2f} of the bytes")
+
+
+def _share(row: Row, other: Row) -> float | None:
+    """Of the other's bytes, where both were counted."""
+    if row.bytes_per_step is None or other.bytes_per_step is None:
+        return None
+    return row.bytes_per_step.mean / other.bytes_per_step.mean
 
 
 def _ends(row: Row, plain: Row) -> str:
