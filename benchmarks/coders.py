@@ -22,11 +22,13 @@ import numpy as np
 import torch
 import zstandard
 
-from laconic import ans, density, goodness, levels, minifloat, tasks
-from laconic.inspect_gradients import training
 from laconic.kernels import coding
 from laconic.kernels import gennorm as kernels
-from laconic.train import Settings
+from laconic.lab import tasks
+from laconic.lab.worker import Settings
+from laconic.numerics import ans, generalized_normal, level_codes, minifloat
+from laconic.studies import goodness
+from laconic.studies.inspect_gradients import training
 
 STEPS = {"digits": 100, "fashion": 200, "text": 100}
 TURNS = 9
@@ -78,8 +80,8 @@ def leveled(gradients: list[torch.Tensor], form: str) -> Levels:
     symbols, counts = [], []
     for gradient in gradients:
         exact = gradient.double()
-        shape = density.fit(float(exact.abs().mean()), float(exact.square().mean()))
-        codes = minifloat.quantize(gradient * density.scale(shape, format_), format_)
+        shape = generalized_normal.fit(float(exact.abs().mean()), float(exact.square().mean()))
+        codes = minifloat.quantize(gradient * generalized_normal.scale(shape, format_), format_)
         symbols.append(codes.to(torch.uint8))
         counts.append(torch.bincount(codes, minlength=len(format_.levels)).numpy())
     return Levels(torch.cat(symbols), [len(part) for part in symbols], np.stack(counts), form)
@@ -121,8 +123,10 @@ def _laconic(found: Levels, coder: str) -> Coder:
     width, symbols = kernels.width(format_), found.symbols
     message = torch.empty(coding.room(coding.HEAD, len(symbols), width), dtype=torch.uint8)
     parts = torch.stack([torch.tensor(found.sizes), torch.arange(len(found.sizes))], 1)
-    predictions = levels.fit(found.counts, format_).tolist()
-    models = [levels.model(levels.Prediction(*prediction), format_, coder) for prediction in predictions]
+    predictions = level_codes.fit(found.counts, format_).tolist()
+    models = [
+        level_codes.model(level_codes.Prediction(*prediction), format_, coder) for prediction in predictions
+    ]
     books, out = torch.stack([ans.book(model) for model in models]), torch.empty_like(symbols)
 
     def decode(coded: object) -> torch.Tensor:

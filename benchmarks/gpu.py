@@ -13,10 +13,10 @@ import sys
 
 import torch
 
-from laconic.blocks import block_pieces
+from laconic.core.blocks import block_pieces
+from laconic.core.technique import Bucket
 from laconic.kernels import thc as ops
-from laconic.technique import Bucket
-from laconic.thc import SAMPLE, THC
+from laconic.techniques.thc import SAMPLE, THC
 
 WORKERS, BLOCK = 4, 4096
 BYTES = {"norms": 8.0, "encode": 12.5, "combine": 0.5 + 1 / WORKERS, "decode": 5.0}

@@ -15,9 +15,10 @@ from queue import Empty
 
 import torch
 
-from laconic import simulate_study, tasks
-from laconic.simulate import Cell
-from laconic.tasks import Task
+from laconic.lab import tasks
+from laconic.lab.tasks import Task
+from laconic.studies import simulate_study
+from laconic.studies.simulate import Cell
 
 METHODS = ["allreduce", "crossover", "hierarchical", "sgp", "one_segment", "unfair"]
 

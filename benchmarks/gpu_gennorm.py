@@ -17,14 +17,14 @@ import time
 import torch
 from gpu import copy_rate, seconds
 
-from laconic import density, levels
-from laconic.gennorm import GenNorm
+from laconic.core.technique import Bucket, Memory, Turn
 from laconic.kernels import coding
 from laconic.kernels import gennorm as ops
 from laconic.kernels import gennorm_launch as launch
-from laconic.leveled import Leveling, _side
-from laconic.minifloat import FORMATS
-from laconic.technique import Bucket, Memory, Turn
+from laconic.messages.gennorm import Leveling, _side
+from laconic.numerics import generalized_normal, level_codes
+from laconic.numerics.minifloat import FORMATS
+from laconic.techniques.gennorm import GenNorm
 
 PART, WORKERS, MEMORY = 1 << 18, 4, 0.7
 BYTES = {"moments": 8.0, "quantize": 13.0, "average": 5.0}
@@ -44,7 +44,7 @@ class Work:
         self.symbols = torch.empty(numel, dtype=torch.uint8, pin_memory=True)
         self.counts = torch.empty(len(self.parts), 256, dtype=torch.int32)
         self.moments()
-        self.shapes = density.fit_all(*(self.sums / self.parts[:, 1:]).numpy().T)
+        self.shapes = generalized_normal.fit_all(*(self.sums / self.parts[:, 1:]).numpy().T)
         self.scales = Leveling(name, "huffman").scales(self.shapes)
         self.inputs = self.grad, self.old, MEMORY, self.parts, self.scales
         self.codes, _ = launch.quantized(*self.inputs, self.form, self.new)
@@ -161,12 +161,12 @@ def main() -> None:
     work, times, bits = Work(1 << 24, arguments.format), {}, {}
     times |= ways(work)
     piece = Work((1 << 23) // ops.width(work.form), arguments.format)
-    for coder in levels.CODERS:
+    for coder in level_codes.CODERS:
         bits[coder], spent = coded(work, coder)
         times |= spent
         times |= {name: t * work.numel / piece.numel for name, t in whole(piece, coder).items()}
     host = {name: work.numel / taken / 1e6 for name, taken in times.items()}
-    links = {coder: busy_link(host, bits, coder) for coder in levels.CODERS}
+    links = {coder: busy_link(host, bits, coder) for coder in level_codes.CODERS}
     if arguments.json:
         print(json.dumps({"copy": copied, "rates": rates, "bits": bits, "host": host, "links": links}))
         return

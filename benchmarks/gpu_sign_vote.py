@@ -13,9 +13,9 @@ import sys
 import torch
 from gpu import copy_rate, seconds
 
-from laconic import gaps
 from laconic.kernels import sign_vote as reference
 from laconic.kernels import sign_vote_launch as launch
+from laconic.numerics import ternary
 
 WORKERS, DENSITY = 4, 0.01
 BYTES = {"encode": 12.0, "combine": 8.0 / WORKERS, "decode": 4.0}
@@ -31,9 +31,9 @@ class Work:
         self.old = torch.randn(numel, device="cuda")
         self.new, self.decoded = torch.empty_like(self.old), torch.empty_like(self.old)
         self.votes = torch.empty(int(self.chart[0, 2]), dtype=torch.int32, device="cuda")
-        self.rows = torch.empty(WORKERS, gaps.room(self.width), dtype=torch.uint8, device="cuda")
+        self.rows = torch.empty(WORKERS, ternary.room(self.width), dtype=torch.uint8, device="cuda")
         self.sizes = torch.empty(WORKERS, dtype=torch.int64, device="cuda")
-        self.reply = torch.empty(gaps.room(self.width), dtype=torch.uint8, device="cuda")
+        self.reply = torch.empty(ternary.room(self.width), dtype=torch.uint8, device="cuda")
         self.counts = torch.empty(4 + 2 * WORKERS, dtype=torch.int64, device="cuda")
         self.messages = [self.encoded(worker) for worker in range(WORKERS)]
         self.replies = [self.combined(shard) for shard in range(WORKERS)]

@@ -25,11 +25,12 @@ from pathlib import Path
 import torch
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook  # imported once, for all workers
 
-from laconic import tasks, train
-from laconic.cli_compare import lines_of
-from laconic.compare import is_complete
-from laconic.presets import PRESETS
-from laconic.train import Settings
+from laconic.cli.compare import lines_of
+from laconic.lab import tasks
+from laconic.lab import worker as training
+from laconic.lab.compare import is_complete
+from laconic.lab.presets import PRESETS
+from laconic.lab.worker import Settings
 
 GLANCE = 0.3
 LAST_START = 40
@@ -108,7 +109,7 @@ def _work(settings: Settings, file: Path, rank: int, port: int) -> None:
         torch.set_num_threads = lambda _: None  # evaluation would take all cores
         if settings.device == "cuda":
             ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}").cudaSetDeviceFlags(BLOCKING)
-        train.main(str(file))
+        training.main(str(file))
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -4,21 +4,21 @@ model = DistributedDataParallel(net)
 laconic.attach(model, laconic.Dense(dtype="bf16"))
 """
 
-from laconic.attach import attach
-from laconic.attachment import Attachment
-from laconic.crossover import Crossover
-from laconic.dad import DAD, RankDAD
-from laconic.dense import Dense
-from laconic.edad import EDAD
-from laconic.explain import explain
-from laconic.gennorm import GenNorm
-from laconic.hook import Hook
-from laconic.meter import Stats
-from laconic.places import Peers
-from laconic.sign_vote import Ramp, SignVote
+from laconic.core.meter import Stats
+from laconic.places.peers import Peers
+from laconic.sources.attach import attach
+from laconic.sources.attachment import Attachment
+from laconic.sources.ddp_hook import Hook
+from laconic.sources.explain import explain
+from laconic.techniques.crossover import Crossover
+from laconic.techniques.dad import DAD, RankDAD
+from laconic.techniques.dense import Dense
+from laconic.techniques.edad import EDAD
+from laconic.techniques.gennorm import GenNorm
+from laconic.techniques.sign_vote import Ramp, SignVote
+from laconic.techniques.thc import THC
 from laconic.telemetry import JsonLines, TensorBoard, header
 from laconic.telemetry import installed_version as _installed_version
-from laconic.thc import THC
 
 __version__ = _installed_version()
 

@@ -22,7 +22,7 @@ from laconic import kernels
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from laconic.meter import Stats
+    from laconic.core.meter import Stats
 
 
 def installed_version() -> str:

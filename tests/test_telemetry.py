@@ -7,7 +7,7 @@ import torch
 
 import laconic
 from laconic import DAD, EDAD, Dense, RankDAD, telemetry
-from laconic.meter import Stats
+from laconic.core.meter import Stats
 
 STATS = Stats(1, 100, 200, {"encode": 0.5}, readings={"error": 0.25})
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from laconic import ans, bits
 from laconic.kernels import op
+from laconic.numerics import ans, bits
 
 CHECK, HEAD = 8, 9
 CODED, RAW, LOST = range(3)

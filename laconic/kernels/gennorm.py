@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import torch
 
-from laconic import ans
 from laconic.kernels import op
 from laconic.kernels.coding import unsealed
-from laconic.minifloat import FORMATS, Format, dequantize, quantize
+from laconic.numerics import ans
+from laconic.numerics.minifloat import FORMATS, Format, dequantize, quantize
 
 BLOCK, SAMPLED = 64, 1 << 16
 """Of parts with this many coordinates an eighth of all blocks is counted."""

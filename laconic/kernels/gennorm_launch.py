@@ -22,11 +22,11 @@ import torch
 import triton
 from numpy.typing import NDArray
 
-from laconic import ans
 from laconic.kernels import coding
 from laconic.kernels import gennorm as reference
 from laconic.kernels import gennorm_gpu as gpu
-from laconic.minifloat import FORMATS, Format
+from laconic.numerics import ans
+from laconic.numerics.minifloat import FORMATS, Format
 
 ALIGN = 16
 """Coordinates of which tiles start at multiples."""

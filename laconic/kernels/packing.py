@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from laconic import bits as packing
 from laconic.kernels import op
+from laconic.numerics import bits as packing
 
 SYMBOLS = 256
 

@@ -10,7 +10,7 @@ Programs have chunks of a shard's votes. Sums of gaps for every b (`measure`) gi
 import triton
 import triton.language as tl
 
-from laconic import gaps
+from laconic.numerics import ternary
 
 
 @triton.jit(do_not_specialize=["count", "numel", "width", "stride", "most", "rows"])
@@ -81,9 +81,9 @@ def choose(
         inside = at + tl.arange(0, BLOCK)
         tl.store(sums + inside * 32 + 31, unary + tl.cumsum(part) - part, mask=inside < chunks)
         unary += tl.sum(part)
-    length = gaps.HEADER + (votes + 7) // 8 + (listed * b + 7) // 8 + (unary + listed + 7) // 8
-    trits = gaps.HEADER + (size + 4) // 5
-    form = tl.where(length > trits, gaps.TRITS, tl.where(2 * votes > size, gaps.REST, gaps.VOTES))
+    length = ternary.HEADER + (votes + 7) // 8 + (listed * b + 7) // 8 + (unary + listed + 7) // 8
+    trits = ternary.HEADER + (size + 4) // 5
+    form = tl.where(length > trits, ternary.TRITS, tl.where(2 * votes > size, ternary.REST, ternary.VOTES))
     b, listed = tl.where(length > trits, 0, b), tl.where(length > trits, 0, listed)
     tl.store(forms + shard * 2, form)
     tl.store(forms + shard * 2 + 1, b)
@@ -115,12 +115,12 @@ def write(
     if shard < rows:
         form, b = tl.load(forms + shard * 2), tl.load(forms + shard * 2 + 1)
         byte, words = (
-            shard.to(tl.int64) * stride + gaps.HEADER,
+            shard.to(tl.int64) * stride + ternary.HEADER,
             (messages - shift).to(tl.pointer_type(tl.int32)),
         )
         index = chunk * CHUNK + tl.arange(0, CHUNK)
         vote = tl.load(votes + first + index, mask=index < count, other=0)
-        if form == gaps.TRITS:
+        if form == ternary.TRITS:
             place = (vote >> 1) - base
             bit = (byte + shift + place // 5) * 8
             trit = ((1 + (vote & 1)) * _power(place % 5)) << (bit & 31).to(tl.int32)
@@ -128,7 +128,7 @@ def write(
         else:
             _signs(messages + byte + chunk * (CHUNK // 8), vote, count - chunk * CHUNK)
             gap = _gaps(votes + first, count, base, size, index)
-            listed = tl.where(form == gaps.VOTES, count, size - count)
+            listed = tl.where(form == ternary.VOTES, count, size - count)
             byte += shift + (count + 7) // 8
             _or(words, byte * 8 + index * b, gap & ((1 << b) - 1), index < listed)
             byte += (listed * b + 7) // 8

@@ -1,6 +1,7 @@
 """SignVote's ops: who speaks, their messages, the vote on messages, and what it says.
 
-Votes are as gaps.py has them: for every coordinate that speaks, in order, twice its place, plus 1 if it is negative.
+Votes are as ternary.py has them: for every coordinate that speaks, in order, twice its place, plus 1 if
+it is negative.
 A chart has a row for every part of a gradient in which coordinates are chosen together, one behind the other:
 
     start   the part's place in the gradient
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from laconic import gaps, rng
 from laconic.kernels import op
+from laconic.numerics import rng, ternary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def sign_pack(
     """Row k of `messages` begins with the message of shard k, `width` coordinates of `numel`, of sizes[k] bytes."""
     for k, (row, count) in enumerate(zip(messages, _shards(numel, width, len(messages)), strict=True)):
         inside = votes[(votes >= 2 * k * width) & (votes < 2 * (k * width + count))]
-        message = gaps.pack(inside - 2 * k * width, count)
+        message = ternary.pack(inside - 2 * k * width, count)
         row[: len(message)] = message
         sizes[k] = len(message)
 
@@ -89,7 +90,7 @@ def sign_combine(
     ballots = [_open(message, numel, worker) for worker, message in enumerate(messages)]
     heard = [ballot for ballot in ballots if ballot is not None]
     lost = len(heard) < len(messages)
-    result = gaps.lost(reply.device) if lost else _vote(heard, weights, numel, coins, counts)
+    result = ternary.lost(reply.device) if lost else _vote(heard, weights, numel, coins, counts)
     reply[: len(result)] = result
     return len(result)
 
@@ -124,7 +125,7 @@ def _vote(
     counts[:4] = torch.stack([voters.sum(), (voters > 0).sum(), tied.sum(), (decided != 0).sum()])
     met = [_met(total, weight, *ballot) for weight, ballot in zip(weights, ballots, strict=True)]
     counts[4:] = torch.stack(met).flatten()
-    return gaps.pack((2 * places + (decided[places] < 0)).int(), numel)
+    return ternary.pack((2 * places + (decided[places] < 0)).int(), numel)
 
 
 def _largest(values: torch.Tensor, keep: int) -> torch.Tensor:
@@ -140,10 +141,10 @@ def _shards(numel: int, width: int, shards: int) -> Iterator[int]:
 
 def _open(message: torch.Tensor, numel: int, worker: int) -> Ballot | None:
     """The places and signs in a message, or None if it is lost."""
-    if gaps.is_lost(message):
+    if ternary.is_lost(message):
         return None
     try:
-        votes = gaps.unpack(message, numel)
+        votes = ternary.unpack(message, numel)
     except ValueError as error:
         raise ValueError(f"the message of worker {worker} {error}") from None
     return (votes >> 1).long(), 1 - 2 * (votes & 1).long()

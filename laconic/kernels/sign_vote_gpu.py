@@ -19,9 +19,9 @@ Numbers stand for themselves here, as every global constant of a kernel costs tw
 import triton
 import triton.language as tl
 
-from laconic import gaps
 from laconic.kernels.parts_gpu import hashed
 from laconic.kernels.sign_pack_gpu import unlisted
+from laconic.numerics import ternary
 
 
 @triton.jit
@@ -29,23 +29,23 @@ def read(flat, table, status):
     """What a message's header says, and whether it is good (0), lost (1), or cannot be (2)."""
     row = table + tl.program_id(0) * 12
     offset, length, numel, slot = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 4)
-    first = tl.load(flat + offset, mask=length >= gaps.HEADER, other=255).to(tl.int64)
+    first = tl.load(flat + offset, mask=length >= ternary.HEADER, other=255).to(tl.int64)
     count = tl.full((), 0, tl.int64)
     for byte in tl.static_range(4):
         count |= (
-            tl.load(flat + offset + 1 + byte, mask=length >= gaps.HEADER, other=0).to(tl.int64) << 8 * byte
+            tl.load(flat + offset + 1 + byte, mask=length >= ternary.HEADER, other=0).to(tl.int64) << 8 * byte
         )
-    form, b, body, end = first >> 5, first & 31, length - gaps.HEADER, offset + length
-    others = tl.where(form == gaps.VOTES, count, numel - count)
-    lows = offset + gaps.HEADER + (others + 7) // 8
+    form, b, body, end = first >> 5, first & 31, length - ternary.HEADER, offset + length
+    others = tl.where(form == ternary.VOTES, count, numel - count)
+    lows = offset + ternary.HEADER + (others + 7) // 8
     highs = lows + (count * b + 7) // 8
     fits = (count <= numel) & (b < 31) & (highs <= end) & (body <= (numel + 4) // 5)
-    listed = (form == gaps.VOTES) | ((form == gaps.REST) & (slot >= 0))
-    trits = (form == gaps.TRITS) & (b == 0) & (count == 0) & (body == (numel + 4) // 5)
-    lost = (body == 0) & (form == gaps.LOST) & (b == 0) & (count == 0)
+    listed = (form == ternary.VOTES) | ((form == ternary.REST) & (slot >= 0))
+    trits = (form == ternary.TRITS) & (b == 0) & (count == 0) & (body == (numel + 4) // 5)
+    lost = (body == 0) & (form == ternary.LOST) & (b == 0) & (count == 0)
     good = (listed & fits) | trits
-    span = tl.where(form == gaps.TRITS, body, tl.maximum(end - highs, count // 8))
-    span = tl.where(form == gaps.REST, tl.maximum(span, others // 8), span)
+    span = tl.where(form == ternary.TRITS, body, tl.maximum(end - highs, count // 8))
+    span = tl.where(form == ternary.REST, tl.maximum(span, others // 8), span)
     tl.store(status + tl.program_id(0), tl.where(lost, 1, tl.where(good, 0, 2)).to(tl.int64))
     tl.store(row + 5, form)
     tl.store(row + 6, b)
@@ -62,7 +62,7 @@ def weigh(flat, table, status, before, rows, ROWS: tl.constexpr, BYTES: tl.const
     ones, sums = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
     if good:
         offset, length, _, _, _, form, b, listed, lows, highs, _ = _message(table, message)
-        if form != gaps.TRITS:
+        if form != ternary.TRITS:
             ones = tl.sum(_unary(flat, highs, offset + length, chunk, BYTES)).to(tl.int64)
             first, index = chunk * (8 * BYTES), tl.arange(0, 8 * BYTES)
             if first < listed:
@@ -94,9 +94,9 @@ def speak(
     message, chunk, first, good = _item(table, status, rows, ROWS, BYTES)
     if good:
         offset, length, numel, base, slot, form, b, listed, lows, highs, _ = _message(table, message)
-        if form == gaps.TRITS:
-            body = flat + offset + gaps.HEADER
-            left = length - gaps.HEADER - chunk * BYTES
+        if form == ternary.TRITS:
+            body = flat + offset + ternary.HEADER
+            left = length - ternary.HEADER - chunk * BYTES
             if _trits(body, chunk, left, numel, message, base, target, weights, counts, BYTES, MODE) > 0:
                 tl.store(status + message, 2)
         else:
@@ -113,10 +113,10 @@ def speak(
                 place = start.to(tl.int32) + ((index - rank) << b.to(tl.int32)) + rank
                 place += tl.cumsum(_low(flat + lows, b, ones, rank, here))
                 here &= (place >= 0) & (place < numel)
-                if form == gaps.REST:
+                if form == ternary.REST:
                     tl.store(places + slot + ones + rank, 2 * place, mask=here)
                 else:
-                    negative = _bit(flat + offset + gaps.HEADER, ones + rank, here)
+                    negative = _bit(flat + offset + ternary.HEADER, ones + rank, here)
                     _use(place, negative, here, message, base, target, weights, counts, MODE)
             if chunk == 0:
                 damaged = _is_damaged(flat, table, message, before, BYTES)
@@ -141,11 +141,11 @@ def rest(
     message, chunk, _, good = _item(table, status, rows, ROWS, BYTES)
     if good:
         offset, _, numel, base, slot, form, _, listed, _, _, _ = _message(table, message)
-        if form == gaps.REST:
+        if form == ternary.REST:
             index = chunk.to(tl.int32) * (8 * BYTES) + tl.arange(0, 8 * BYTES)
             there = index < numel - listed
             place = unlisted(places + slot, listed.to(tl.int32), 0, index)
-            negative = _bit(flat + offset + gaps.HEADER, index, there)
+            negative = _bit(flat + offset + ternary.HEADER, index, there)
             _use(place, negative, there, message, base, target, weights, counts, MODE)
 
 

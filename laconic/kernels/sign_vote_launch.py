@@ -13,11 +13,11 @@ import torch
 import triton
 from torch.utils.weak import WeakIdKeyDictionary
 
-from laconic import gaps
 from laconic.kernels import sign_pack_gpu as pack
 from laconic.kernels import sign_select_gpu as select
 from laconic.kernels import sign_vote as reference
 from laconic.kernels import sign_vote_gpu as vote
+from laconic.numerics import ternary
 
 TILE, GROUP = 4096, 32768
 """Coordinates of a program that reads the gradient, or sums of votes, and of one that lists candidates."""
@@ -254,7 +254,7 @@ def _before(counts: torch.Tensor) -> torch.Tensor:
 def _most(votes: int, width: int) -> int:
     """Bytes that hold any message of up to so many votes, of `width` coordinates."""
     listed = min(votes * (b + 2) + (width >> b) for b in range(31))
-    return min(gaps.room(width), gaps.HEADER + 3 + listed // 8)
+    return min(ternary.room(width), ternary.HEADER + 3 + listed // 8)
 
 
 def _pack(
@@ -286,7 +286,7 @@ def _opened(messages: list[torch.Tensor], numels: list[int], width: int) -> Mail
     rows, offset, slot = [], 0, 0
     for k, (message, numel) in enumerate(zip(messages, numels, strict=True)):
         length = len(message)
-        lists_the_rest = 8 * (length - gaps.HEADER) >= numel
+        lists_the_rest = 8 * (length - ternary.HEADER) >= numel
         rows.append((offset, length, numel, k * width, slot if lists_the_rest else -1, *[0] * 7))
         offset, slot = offset + length, slot + numel * lists_the_rest
     items = sum(row[1] // BYTES + 1 for row in rows)

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic import bits as packing
-from laconic import rng
 from laconic.kernels import op
-from laconic.rotation import hadamard
+from laconic.numerics import bits as packing
+from laconic.numerics import rng
+from laconic.numerics.hadamard import hadamard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,1 @@
+"""What measures Laconic and writes its results page: not installed, run from a clone."""

@@ -1,0 +1,1 @@
+"""The results page, from records: `python -m benchmarks.results`."""

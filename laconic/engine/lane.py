@@ -1,0 +1,192 @@
+"""The lane: all collectives of one attachment, issued by one thread in one order that all workers share.
+
+A journey is a generator that yields transfers; the lane issues each and resumes the journey when it has
+completed. Journeys are submitted in the same order on all workers, because DDP hands over its buckets so.
+
+`InterleavedLane` (gloo): transfer r of every journey belongs to channel r, a process group of its own, and a
+channel issues its transfers strictly in the order of their journeys. So collectives match whatever the timing,
+while one piece comes down, the next goes up and a third is being encoded.
+
+`StreamLane` (NCCL): the device's streams do the waiting. Each journey is issued to its end before the next
+begins, on alternating streams, so that the kernels of one run beside the transfers of another.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+
+from laconic.core import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    import torch.distributed as dist
+
+    from laconic.core.meter import Meter
+    from laconic.places.peers import Transfer
+
+    Journey: TypeAlias = Generator[Transfer, None, None]
+
+
+@dataclass(eq=False)
+class _Traveler:
+    number: int
+    journey: Journey
+    done: Callable[[], None]
+    failed: Callable[[BaseException], None]
+    ready: streams.Mark | None = None
+    round: int = 0
+
+
+class Lane(abc.ABC):
+    """A thread that carries journeys to their end."""
+
+    def __init__(self, device: torch.device, meter: Meter) -> None:
+        self._device = device
+        self._meter = meter
+        self._numbers = itertools.count()
+        self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._traveling: set[_Traveler] = set()
+        self._error: BaseException | None = None
+        self._cores = torch.get_num_threads()
+        self._thread = threading.Thread(target=self._run, name="laconic-lane", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, journey: Journey, done: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """`journey` will be carried to its end; then the lane's thread calls `done`, or `failed` with the reason.
+
+        What the calling thread's current CUDA stream has been given so far comes before the journey.
+        """
+        traveler = _Traveler(next(self._numbers), journey, done, failed, streams.mark())
+        self._events.put(lambda: self._depart(traveler))
+
+    def close(self, timeout: float = 5.0) -> None:
+        """The thread has ended, or was given `timeout` seconds to end."""
+        self._events.put(None)
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        event: Callable[[], None] | None = self._enter_device
+        while event is not None:
+            try:
+                event()
+            except BaseException as error:  # whatever it is, those who wait for a result must learn of it
+                self._fail(error)
+            event = None  # while it waits, nothing of the last step is kept
+            event = self._events.get()
+
+    def _enter_device(self) -> None:
+        # A thread of its own would take all cores, whatever the program said, and sums depend on how many there are.
+        torch.set_num_threads(self._cores)
+        torch.set_grad_enabled(False)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            torch.cuda.set_stream(torch.cuda.Stream())  # never the stream on which backward runs
+
+    def _depart(self, traveler: _Traveler) -> None:
+        self._traveling.add(traveler)
+        if self._error is not None:
+            self._fail(self._error)
+        else:
+            self._begin(traveler)
+
+    def _end(self, traveler: _Traveler) -> None:
+        traveler.done()  # if this raises, the traveler is still one of those to be told
+        self._traveling.discard(traveler)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        while self._traveling:
+            self._traveling.pop().failed(self._error)
+
+    @abc.abstractmethod
+    def _begin(self, traveler: _Traveler) -> None: ...
+
+
+class _Channel:
+    """A process group on which transfers are issued in the order of their journeys."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self._next = 0
+        self._waiting: dict[int, tuple[_Traveler, Transfer] | None] = {}
+
+    def offer(
+        self, number: int, item: tuple[_Traveler, Transfer] | None
+    ) -> Iterator[tuple[_Traveler, Transfer]]:
+        """What may be issued now that journey `number` has its transfer, or has none for this channel."""
+        self._waiting[number] = item
+        while self._next in self._waiting:
+            ready = self._waiting.pop(self._next)
+            self._next += 1
+            if ready is not None:
+                yield ready
+
+
+class InterleavedLane(Lane):
+    """For groups whose transfers run in the background and announce their end."""
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], device: torch.device, meter: Meter) -> None:
+        self._channels = [_Channel(group) for group in groups]
+        super().__init__(device, meter)
+
+    def _begin(self, traveler: _Traveler) -> None:
+        streams.after(traveler.ready)
+        self._advance(traveler)
+
+    def _advance(self, traveler: _Traveler) -> None:
+        transfer = next(traveler.journey, None)
+        if transfer is not None:
+            traveler.round += 1
+            self._offer(self._channels[traveler.round - 1], traveler.number, (traveler, transfer))
+            return
+        for channel in self._channels[traveler.round :]:
+            self._offer(channel, traveler.number, None)
+        self._end(traveler)
+
+    def _offer(self, channel: _Channel, number: int, item: tuple[_Traveler, Transfer] | None) -> None:
+        for traveler, transfer in channel.offer(number, item):
+            self._issue(channel, traveler, transfer)
+
+    def _issue(self, channel: _Channel, traveler: _Traveler, transfer: Transfer) -> None:
+        self._meter.depart(transfer)
+        work = transfer.start(channel.group)
+        arrive = lambda: self._arrive(traveler, transfer, work)  # noqa: E731
+        work.get_future().add_done_callback(lambda _: self._events.put(arrive))
+
+    def _arrive(self, traveler: _Traveler, transfer: Transfer, work: dist.Work) -> None:
+        self._meter.arrive(transfer)
+        if traveler in self._traveling:
+            work.wait()  # it has ended; this raises what went wrong
+            self._advance(traveler)
+
+
+class StreamLane(Lane):
+    """For one group whose transfers are ordered by a CUDA device's streams."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, meter: Meter) -> None:
+        self._group = group
+        self._streams = itertools.cycle([torch.cuda.Stream(device), torch.cuda.Stream(device)])
+        self._previous = next(self._streams)
+        super().__init__(device, meter)
+
+    def _begin(self, traveler: _Traveler) -> None:
+        stream, previous = next(self._streams), self._previous
+        self._previous = stream
+        with torch.cuda.stream(stream):
+            streams.after(traveler.ready)
+            for transfer in traveler.journey:
+                self._meter.count(transfer)
+                with self._meter.phase(transfer.phase):
+                    transfer.start(self._group).wait()
+            stream.wait_stream(previous)  # what is done on this stream is done on both
+            self._end(traveler)

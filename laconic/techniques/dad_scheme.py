@@ -1,0 +1,307 @@
+"""A layer's rows or factors as messages, and back: DAD and RankDAD (dad.py) at work on known layers.
+
+    encode   rows of Δ and of A; or the bias, and the columns of P and Q; what they leave is kept
+    combine  the owner of a layer, where it has one, factors everybody's sum again
+    decode   a layer's gradients as products of what was heard (products.py)
+
+Everything that is no layer's goes through `Dense`.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from laconic.core.technique import Bucket, Capability, Gather, Memory, Messages, Piece, Reading, Relay, Turn
+from laconic.layers.catalog import Layer, multiplied
+from laconic.layers.products import Product
+from laconic.numerics import lowrank
+from laconic.techniques.dense import FORMATS, Dense
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from laconic.core.technique import Count
+    from laconic.numerics.lowrank import Factors
+    from laconic.places.peers import Place
+    from laconic.techniques.dad import RankDAD
+
+KEEP = 8
+"""Columns of a residual where a layer has few rows; what is beyond them is forgotten."""
+TOP = 4
+"""Singular values that are read, of each layer."""
+
+
+@dataclass(frozen=True)
+class LayerPiece(Piece):
+    """A layer's parameters; `owner` factors the sum, unless everybody's messages go to everybody.
+
+    Where `columns` is given, all factors have so many, and sizes need not travel.
+    """
+
+    layer: Layer
+    owner: int | None
+    columns: int | None = None
+    wire: torch.dtype = torch.float32
+
+    @property
+    def gather(self) -> Gather | None:
+        """To everybody, where there is no owner."""
+        return Gather(self._bytes) if self.owner is None else None
+
+    @property
+    def relay(self) -> Relay | None:
+        """The owner, where sizes are known."""
+        known = self._bytes
+        return None if self.owner is None or known is None else Relay(self.owner, known, known)
+
+    @property
+    def _bytes(self) -> int | None:
+        """Of every message, where they are known."""
+        if self.columns is None:
+            return None
+        factors = -(-self.columns * self.layer.width * self.wire.itemsize // 4)
+        return 4 * (factors + self.layer.outputs * (self.layer.bias is not None))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """DAD, or with `factored` RankDAD, at work on known layers, and `Dense` on all else."""
+
+    place: Place
+    layers: Mapping[str, Layer]
+    workers: int
+    factored: RankDAD | None = None
+    rest: Dense = field(default_factory=Dense)
+    formed: dict[str, bool] = field(default_factory=dict)
+    """Whether a weight's gradient is factored as backward has made it, of each, once that is known."""
+
+    needs: ClassVar[Capability] = Capability.COMBINE
+    varies: ClassVar[bool] = True
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    def holds(self) -> Mapping[str, Count]:
+        """What factors leave, on workers."""
+        return {"residual": self._residuals} if self._feeds_back else {}
+
+    def keeps(self, worker: int, _workers: int) -> Mapping[str, Count]:
+        """And what those of a layer's owner leave."""
+        owners = self._owners
+
+        def reply_residual(name: str, numel: int) -> int:
+            return self._residuals(name, numel) if owners.get(name) == worker else 0
+
+        two_way = self._feeds_back and self.factored is not None and self.factored.two_way
+        return {"reply residual": reply_residual} if two_way else {}
+
+    @property
+    def _feeds_back(self) -> bool:
+        return self.factored is not None and self.factored.error_feedback
+
+    def _residuals(self, name: str, numel: int) -> int:
+        """How many numbers factors of this parameter leave, once that is known."""
+        if name not in self.formed:
+            return 0
+        return numel if self.formed[name] else KEEP * self.layers[name].width
+
+    def settle(self, rows: Mapping[str, int]) -> None:
+        """Layers have so many rows, by their names; without any, nothing is known yet."""
+        self.formed.clear()
+        if rows and self.factored is not None:
+            thrifty = self.factored.method != "power"
+            self.formed.update(
+                (weight, layer.convolution or (thrifty and rows[layer.name] >= min(layer.shape)))
+                for weight, layer in self.layers.items()
+            )
+
+    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
+        """Everything that is no layer's, as `Dense` cuts it."""
+        return self.rest.cut(bucket, workers)
+
+    def piece(self, layer: Layer, dtype: torch.dtype) -> LayerPiece:
+        """The piece of a layer."""
+        bucket = Bucket(layer.parameters, layer.sizes, dtype)
+        span = (bucket, 0, bucket.numel, self.workers, bucket.numel)
+        if self.factored is None:
+            return LayerPiece(*span, layer, None)
+        owner = self._owners[layer.weight] if self.factored.two_way else None
+        columns = min(self.factored.rank, layer.outputs, layer.inputs)
+        return LayerPiece(*span, layer, owner, columns if self.factored.energy is None else None, self.wire)
+
+    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
+        """Rows or factors, to everybody or to the layer's owner."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            return self.rest.encode(turn, grad)
+        assert turn.rows is not None
+        deltas, inputs = turn.rows.deltas, turn.rows.inputs
+        bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
+        if self.factored is None:
+            sent = _packed(deltas, inputs).view(torch.uint8)
+        else:
+            kept, layer = turn.memory.get("residual"), piece.layer
+            found = (
+                self._factor_matrix(turn.rows.gradient, kept)
+                if turn.rows.gradient is not None
+                else self._factor(deltas, inputs, kept, layer)
+            )
+            turn.readings |= _readings(piece.layer, found)
+            sent = self._message(found, piece.columns, bias)
+        nothing = sent.new_empty(0)
+        if piece.owner is None or piece.relay is not None:
+            return [sent]
+        return [sent if worker == piece.owner else nothing for worker in range(piece.shards)]
+
+    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+        """The factors of the mean, if the layer is this worker's."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            return self.rest.combine(turn, messages)
+        if turn.worker != piece.owner:
+            return messages[0].new_empty(0)
+        deltas, inputs, bias = self._stacked(piece.layer, messages)
+        kept = turn.memory.get("reply residual")
+        found = (
+            self._factor_matrix(deltas.T @ inputs, kept)
+            if self.formed[piece.layer.weight]
+            else self._factor(deltas, inputs, kept, piece.layer)
+        )
+        return self._message(found, piece.columns, bias)
+
+    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
+        """A layer's turn has its products; `grad` is their flat gradients, unless it is empty."""
+        piece = turn.piece
+        if not isinstance(piece, LayerPiece):
+            self.rest.decode(turn, replies, grad)
+            return
+        heard = replies if piece.owner is None or piece.relay is not None else [replies[piece.owner]]
+        turn.products = self._products(piece, heard)
+        if len(grad):
+            grad.copy_(multiplied(piece.layer, turn.products))
+
+    def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:
+        """The layer's gradients."""
+        deltas, inputs, bias = self._stacked(piece.layer, heard)
+        weight = {piece.layer.weight: Product(deltas, inputs)}
+        return weight if piece.layer.bias is None else {**weight, piece.layer.bias: Product(bias[None])}
+
+    def _factor(
+        self, deltas: torch.Tensor, inputs: torch.Tensor, kept: Memory | None, layer: Layer
+    ) -> Factors:
+        """The factors to send; what they leave is kept."""
+        settings = self.factored
+        assert settings is not None
+        method: lowrank.Method = settings.method  # type: ignore[assignment]
+        if kept is None:
+            return lowrank.factor(deltas, inputs, settings.rank, settings.energy, method, settings.sweeps)
+        sizes = (settings.rank, settings.energy, KEEP)
+        found, left = lowrank.factor_with_residual(
+            deltas, inputs, _residual(kept.old, layer), 1.0, *sizes, method, settings.sweeps
+        )
+        _keep(left, kept, layer)
+        return found
+
+    def _factor_matrix(self, gradient: torch.Tensor, kept: Memory | None) -> Factors:
+        """The same of a gradient that is there already; all that its factors leave is kept."""
+        settings = self.factored
+        assert settings is not None
+        if kept is None:
+            return lowrank.factor_matrix(gradient, settings.rank, settings.energy)
+        left = kept.new.view_as(gradient)
+        torch.add(gradient, kept.old.view_as(gradient), out=left)
+        found = lowrank.factor_matrix(left, settings.rank, settings.energy)
+        left.addmm_(*(side.to(self.wire).float() for side in (found.P, found.Q.T)), alpha=-1)
+        return found
+
+    @property
+    def wire(self) -> torch.dtype:
+        """Of rows and factors; biases are float32."""
+        return torch.float32 if self.factored is None else FORMATS[self.factored.dtype]
+
+    def _message(self, found: Factors, columns: int | None, bias: torch.Tensor) -> torch.Tensor:
+        """The bias, and the columns, in whole groups of four bytes."""
+        numbers = _factors(found, columns).to(self.wire)
+        if numbers.nbytes % 4:
+            numbers = torch.nn.functional.pad(numbers, (0, 1))
+        return torch.cat([bias.view(torch.uint8), numbers.view(torch.uint8)])
+
+    def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The rows whose product is the mean of what messages say, and the mean bias."""
+        alike = [messages] if isinstance(messages, torch.Tensor) else [message[None] for message in messages]
+        deltas, inputs, biases = (
+            torch.cat(side) for side in zip(*(self._unpacked(layer, each) for each in alike), strict=True)
+        )
+        deltas /= len(messages)
+        bias = deltas.sum(0) if self.factored is None else biases.sum(0) / len(messages)
+        return deltas, inputs, bias
+
+    def _unpacked(self, layer: Layer, messages: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Rows of deltas and of inputs, and a bias for every message, where they are sent; messages are as long."""
+        bias_bytes = 4 * layer.outputs * (layer.bias is not None and self.factored is not None)
+        values = _numbers(messages[:, bias_bytes:], self.wire)
+        rows = values.shape[1] // layer.width
+        deltas, inputs = values[:, : rows * layer.width].split(
+            [rows * layer.outputs, rows * layer.inputs], dim=1
+        )
+        biases = _numbers(messages[:, :bias_bytes], torch.float32)
+        return deltas.reshape(-1, layer.outputs), inputs.reshape(-1, layer.inputs), biases
+
+    @functools.cached_property
+    def _owners(self) -> dict[str, int]:
+        """For every layer a worker, so that all have about as much to factor."""
+        load, owners = [0] * self.workers, {}
+        for layer in sorted(self.layers.values(), key=lambda layer: (-layer.width, layer.weight)):
+            owners[layer.weight] = load.index(min(load))
+            load[owners[layer.weight]] += layer.width
+        return owners
+
+
+def _numbers(messages: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
+    # Ones without rows may begin at a byte where no float can.
+    if not messages.numel():
+        return messages.float()
+    return messages.flatten().view(wire).float().view(len(messages), -1)
+
+
+def _factors(found: Factors, columns: int | None) -> torch.Tensor:
+    """Both sides' columns, with zeros behind them if there are to be more."""
+    more = max(0, (columns or 0) - found.rank)
+    return _packed(*(torch.nn.functional.pad(side.T, (0, 0, 0, more)) for side in (found.P, found.Q)))
+
+
+def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    return torch.cat([deltas.reshape(-1), inputs.reshape(-1)]).float()
+
+
+def _keep(left: Factors, kept: Memory, layer: Layer) -> None:
+    columns = kept.new.view(KEEP, layer.width)
+    columns.zero_()
+    columns[: left.rank, : layer.outputs] = left.P.T
+    columns[: left.rank, layer.outputs :] = left.Q.T
+
+
+def _residual(kept: torch.Tensor, layer: Layer) -> Factors | None:
+    columns = kept.view(KEEP, layer.width)
+    if not bool(columns.any()):
+        return None
+    p, q = columns[:, : layer.outputs].T, columns[:, layer.outputs :].T
+    zero = torch.zeros((), dtype=torch.float64)
+    return lowrank.Factors(p, q, zero.new_zeros(KEEP), zero)
+
+
+def _readings(layer: Layer, found: Factors) -> dict[str, Reading]:
+    """The layer's rank, by 95 % of its energy and by a tenth of the first σ; the share that was sent; the first σ."""
+    sigma, energy = found.sigma.tolist(), found.energy.item()  # an op of torch takes longer than all of this
+    sums = list(accumulate(value * value for value in sigma))
+    read = {
+        "rank": min(len(sums), 1 + bisect_left(sums, 0.95 * energy)) if any(sigma) else 0,
+        "above": sum(value > 0.1 * sigma[0] for value in sigma),
+        "kept": [0.0, *sums][found.rank] / energy if energy else 1.0,
+        **{f"sigma {place}": value for place, value in enumerate(sigma[:TOP], 1)},
+    }
+    return {f"{name} {layer.name}": Reading(value, 1.0) for name, value in read.items()}

@@ -1,0 +1,123 @@
+"""Run records are read as they were written, as far as they got, and others are refused in one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from laconic.report import records
+from tests.support.recorded import END, HEADER, MIXED, evaluation, header, run, step, write
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    phases = {"compute": 0.1, "waiting": 0.3}
+    written = run(tmp_path / "a.jsonl", step(1, 0.4, phases=phases, sent=90), evaluation(1, 0.86, 0.4))
+    expected = {name: value for name, value in HEADER.items() if name != "kind"}
+    assert vars(written.header) == {**expected, "projected": False}
+    assert written.steps == (records.Step(1, 0.4, 1.0, phases, tx=100, rx=100, sent=90),)
+    assert written.evals == (records.Eval(1, 0.4, 0.86, tx=100),)
+    assert written.end == records.End(83.0, "9f3a", True)
+
+
+def test_unknown_lines_and_fields_are_ignored(tmp_path: Path) -> None:
+    more = {"kind": "votes", "share": 0.7}
+    later = run(tmp_path / "a.jsonl", more, step(1, rank=4), more, flavor="new")
+    assert len(later.steps) == 1
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    old = {name: value for name, value in HEADER.items() if name != "warning"}
+    read = records.read(write(tmp_path / "a.jsonl", [old, step(1), evaluation(1, 0.9, 1.0), END]))
+    assert read.header.warning == ""
+    assert read.layers == ()
+    assert read.evals[0].consensus is None
+    assert read.end == records.End(83.0, "9f3a", True, None)
+
+
+def test_how_layers_travel_is_read(tmp_path: Path) -> None:
+    one = {
+        "layer": "fc",
+        "shape": [10, 128],
+        "way": "two ways",
+        "numbers": 572,
+        "gradient": 2580,
+        "saves": 4.5,
+    }
+    read = run(tmp_path / "a.jsonl", step(1), {"kind": "layers", "layers": [one, one | {"new": 1}]}, step(2))
+    assert read.layers == (records.Travel("fc", [10, 128], "two ways", 572, 2580, 4.5),) * 2
+
+
+def test_a_layer_that_says_too_little_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2, says too little .*'way'"):
+        run(tmp_path / "a.jsonl", {"kind": "layers", "layers": [{"layer": "fc", "shape": [1, 2]}]})
+
+
+def test_consensus_distances_are_read(tmp_path: Path) -> None:
+    lines = [header(), evaluation(1, 0.9, 1.0, consensus=3e-4, own_accuracy=0.8), MIXED]
+    read = records.read(write(tmp_path / "a.jsonl", lines))
+    assert read.evals == (records.Eval(1, 1.0, 0.9, tx=100, consensus=3e-4),)
+    assert read.end == records.End(83.0, "9f3a", False, 2.5e-5)
+
+
+def test_a_cut_last_line_leaves_an_unfinished_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [header(note="é"), step(1), step(2)])
+    whole = path.read_bytes()
+    for kept in range(len(json.dumps(header(note="é"))) + 1, len(whole)):
+        path.write_bytes(whole[:kept])
+        read = records.read(path)
+        assert read.end is None
+        assert len(read.steps) == sum(kept >= len(line) for line in _prefixes(whole)[1:])
+
+
+def _prefixes(whole: bytes) -> list[bytes]:
+    """The file up to the last brace of each of its lines."""
+    ends = [place for place, letter in enumerate(whole) if letter == ord("\n")]
+    return [whole[:end] for end in ends]
+
+
+def test_a_cut_character_does_not_hide_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [header(), step(1)])
+    path.write_bytes(path.read_bytes() + '{"kind": "note", "text": "é'.encode()[:-1])
+    assert len(records.read(path).steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "does not begin with a header line"),
+        ("\n\n", "does not begin with a header line"),
+        ("\x00\xff\x7f", "does not begin with a header line"),
+        ('{"kind": "header", "lab', "does not begin with a header line"),
+        (json.dumps(step(1)), "does not begin with a header line"),
+        ("[1, 2]\n" + json.dumps(HEADER), "line 1, is not a JSON object"),
+        (json.dumps(HEADER) + "\n{oops\n" + json.dumps(END), "line 2, is not a JSON object"),
+        (json.dumps({"kind": "header", "label": "THC"}), "'spec'"),
+        (json.dumps(HEADER) + '\n{"kind": "eval", "step": 1, "seconds": 2}', "'value'"),
+        (json.dumps(HEADER | {"version": 2}), "record version 2, not 1; update laconic"),
+    ],
+)
+def test_an_unreadable_record_gets_one_sentence(tmp_path: Path, content: str, problem: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"a\.jsonl") as caught:
+        records.read(path)
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_record_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere is not a file; give a run record"):
+        records.find([tmp_path / "nowhere"])
+
+
+def test_a_directory_without_records_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no \*\.jsonl file in .*; name run records"):
+        records.find([tmp_path])
+
+
+def test_records_are_found_recursively_and_once(tmp_path: Path) -> None:
+    paths = [write(tmp_path / name, [header()]) for name in ("b.jsonl", "deep/er/a.jsonl", "deep/c.jsonl")]
+    write(tmp_path / "notes.txt", [header()])
+    found = records.find([tmp_path / "deep/c.jsonl", tmp_path, tmp_path / "deep"])
+    assert sorted(run.path for run in found) == sorted(paths)
+    assert found[0].path == tmp_path / "deep/c.jsonl"
