@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from laconic import RankDAD
+from laconic.lab import worker as worker_module
 from laconic.lab.compare import execute
 from laconic.lab.links import Lab
 from laconic.lab.worker import Settings, Traffic, Worker, checksum
