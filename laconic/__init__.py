@@ -5,6 +5,7 @@ laconic.attach(model, laconic.Dense(dtype="bf16"))
 """
 
 from laconic.core.meter import Stats
+from laconic.numerics.damage import DamagedMessage
 from laconic.places.peers import Peers
 from laconic.sources.attach import attach
 from laconic.sources.attachment import Attachment
@@ -28,6 +29,7 @@ __all__ = [
     "THC",
     "Attachment",
     "Crossover",
+    "DamagedMessage",
     "Dense",
     "GenNorm",
     "Hook",

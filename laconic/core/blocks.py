@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from laconic.core.place import Route, Shards
 from laconic.core.technique import Bucket, Piece
 from laconic.numerics import rng
 
@@ -58,13 +59,15 @@ class BlockPiece(Piece):
         return {}
 
 
-def block_pieces(bucket: Bucket, shards: int, *, block: int, width: int) -> list[BlockPiece]:
+def block_pieces(
+    bucket: Bucket, shards: int, *, block: int, width: int, route: Route = Shards()
+) -> list[BlockPiece]:
     """Pieces that cover `bucket` in blocks of at most `block`, nearly equal, with rows of about `width`."""
     blocks = list(_blocks(bucket, block))
     total = sum(block.size for block in blocks)
-    count = max(1, round(total / (shards * width)))
+    count = max(1, round(total / (shards * max(1, width))))
     groups = itertools.groupby(blocks, lambda block: (block.at + block.size - 1) * count // total)
-    return [_piece(bucket, shards, list(group)) for _, group in groups]
+    return [_piece(bucket, shards, list(group), route) for _, group in groups]
 
 
 def _blocks(bucket: Bucket, largest: int) -> Iterator[Block]:
@@ -88,9 +91,9 @@ def _size(left: int, largest: int) -> int:
     return min(largest, max(SMALLEST, 1 << left.bit_length() - 1))
 
 
-def _piece(bucket: Bucket, shards: int, blocks: Sequence[Block]) -> BlockPiece:
+def _piece(bucket: Bucket, shards: int, blocks: Sequence[Block], route: Route) -> BlockPiece:
     first, last = blocks[0], blocks[-1]
     total = last.at + last.size - first.at
     width = -(-total // (shards * SMALLEST)) * SMALLEST
     local = tuple(block._replace(start=block.start - first.start, at=block.at - first.at) for block in blocks)
-    return BlockPiece(bucket, first.start, last.start + last.numel, shards, width, local)
+    return BlockPiece(bucket, first.start, last.start + last.numel, shards, width, route, local)

@@ -10,6 +10,12 @@ def number(name: str, value: float) -> float:
     return value
 
 
+def integer(name: str, value: int | None) -> None:
+    """The value is an integer, if it is given."""
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise TypeError(f"{name} is {value!r}; use an integer")
+
+
 def count(name: str, value: int) -> None:
     """The value is an integer above zero."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -1,9 +1,8 @@
-"""What a technique remembers between steps, keyed by parameter name.
+"""What a scheme remembers between steps, keyed by parameter name.
 
 DDP rebuilds its buckets after the first step and a resumed job may bucket differently, so a bucket's flat
 tensors are only a home for its parameters' values; a parameter that turns up in another bucket moves there. Most
-memory has one value a coordinate; of what an aggregator keeps or a worker holds, the technique says how many values
-a parameter has.
+memory has one value a coordinate; of other slots, the scheme says how many values a parameter has.
 
 Every flat tensor exists twice: a step reads the committed one and writes the other. `commit` swaps them, so a
 step with a non-finite result leaves no trace: it is simply not committed. Tallies are small, belong to the worker as
@@ -13,160 +12,172 @@ an aggregator, and add up what a step's pieces say.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from laconic.core.technique import Holder, Keeper, Memory, Tallier
+from laconic.core.technique import Cell, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from laconic.core.technique import Bucket, Count, Piece, Tally, Technique
+    from laconic.core.technique import Bucket, Count, Piece, Slot
 
 Values = dict[str, dict[str, torch.Tensor]]
-"""Kind of memory, then parameter name, then its values as a flat tensor."""
+"""Slot, then parameter name, then its values as a flat tensor."""
 
 
-class State:
-    """The memory of one attachment: kinds with one value a coordinate, kinds that are kept or held, and tallies."""
+class Part(NamedTuple):
+    """A piece's memory: the worker's, of slots with one value a coordinate its span; and the aggregator's."""
 
-    def __init__(
-        self,
-        kinds: Sequence[str],
-        kept: Mapping[str, Count] | None = None,
-        tallies: Mapping[str, Tally] | None = None,
-        held: Mapping[str, Count] | None = None,
-    ) -> None:
-        self._kept = frozenset(kept or {})
-        self._whole = {**(kept or {}), **(held or {})}
-        self._counts = {**dict.fromkeys(kinds, _all), **self._whole}
-        named = len(kinds) + len(self._kept) + len(held or {})
-        assert len(self._counts) == named, "a kind is either remembered or kept or held"
-        self._fades = {name: tally.fades for name, tally in (tallies or {}).items()}
-        self.tallies = {
-            name: Memory(*torch.zeros(2, *tally.shape, dtype=torch.float64))
-            for name, tally in (tallies or {}).items()
+    worker: Mapping[str, Cell]
+    aggregator: Mapping[str, Cell]
+
+
+class Memory:
+    """All that one worker remembers, as a worker and as an aggregator."""
+
+    def __init__(self, slots: Mapping[str, Slot], worker: int) -> None:
+        self._worker = worker
+        self._slots = {name: slot for name, slot in slots.items() if slot.tally is None}
+        self._fades = {name: slot.fades for name, slot in slots.items() if slot.tally is not None}
+        self._tallies = {
+            name: Cell(*torch.zeros(2, *slot.tally, dtype=torch.float64))
+            for name, slot in slots.items()
+            if slot.tally is not None
         }
-        self._flat: dict[Bucket, dict[str, Memory]] = {}
+        self._flat: dict[Bucket, dict[str, Cell]] = {}
         self._home: dict[str, tuple[Bucket, dict[str, slice]]] = {}
         self._loaded: Values = {}
         self._written: set[Bucket] = set()
 
-    @property
-    def remembers(self) -> bool:
+    def __bool__(self) -> bool:
         """Whether there is anything to commit."""
-        return bool(self._counts or self.tallies)
+        return bool(self._slots or self._tallies)
 
-    @classmethod
-    def of(cls, technique: Technique, worker: int, workers: int) -> State:
-        """All that `technique` needs on one worker, at zero."""
-        kept = technique.keeps(worker, workers) if isinstance(technique, Keeper) else {}
-        tallies = technique.tallies(workers) if isinstance(technique, Tallier) else {}
-        held = technique.holds() if isinstance(technique, Holder) else {}
-        return cls(technique.remembers, kept, tallies, held)
+    def rebind(self, slots: Mapping[str, Slot]) -> None:
+        """Parameters have as many values as these slots say from now on; what had as many before is kept."""
+        self._loaded = self.values()
+        self._flat.clear()
+        self._home.clear()
+        self._written.clear()
+        self._slots = {name: slot for name, slot in slots.items() if slot.tally is None}
 
-    def memory(
+    def of(
         self, bucket: Bucket, device: torch.device, carrier: torch.device | None = None
-    ) -> dict[str, Memory]:
-        """The bucket's memory, to be read and written in this step; what is kept lies on `carrier`, if given."""
-        if not self._counts:
+    ) -> dict[str, Cell]:
+        """The bucket's memory, to be read and written in this step; the aggregator's lies on `carrier`, if given."""
+        if not self._slots or not bucket.names:
             return {}
-        if bucket not in self._flat or self._has_grown(bucket):
-            self._settle(bucket, device, carrier or device)
+        if bucket not in self._flat:
+            self._move_in(bucket, device, carrier or device)
         self._written.add(bucket)
         return self._flat[bucket]
 
-    def part(self, memory: Mapping[str, Memory], piece: Piece) -> dict[str, Memory]:
-        """Of the memory of a piece's bucket the piece's span, and all that is kept or held."""
+    def part(self, memory: Mapping[str, Cell], piece: Piece) -> Part:
+        """Of the memory of a piece's bucket what is the piece's."""
         span = slice(piece.start, piece.stop)
-        return {
-            kind: flat if kind in self._whole else Memory(flat.old[span], flat.new[span])
-            for kind, flat in memory.items()
-        }
+        sides: dict[Side, dict[str, Cell]] = {side: {} for side in Side}
+        for name, cell in memory.items():
+            slot = self._slots[name]
+            sides[slot.side][name] = cell if slot.count else Cell(cell.old[span], cell.new[span])
+        return Part(sides[Side.WORKER], sides[Side.AGGREGATOR] | self._tallies)
 
     def commit(self) -> None:
         """What was written since the last commit holds."""
         for bucket in self._written:
-            self._flat[bucket] = {kind: Memory(new, old) for kind, (old, new) in self._flat[bucket].items()}
-        for name, (old, new) in self.tallies.items():
+            self._flat[bucket] = {name: Cell(new, old) for name, (old, new) in self._flat[bucket].items()}
+        for name, (old, new) in self._tallies.items():
             old.mul_(self._fades[name]).add_(new)
         self.rollback()
 
     def rollback(self) -> None:
         """What was written since the last commit is forgotten."""
         self._written.clear()
-        for tally in self.tallies.values():
+        for tally in self._tallies.values():
             tally.new.zero_()
 
     def values(self) -> Values:
-        """A copy of all that is committed."""
+        """A copy of all that is committed, but for tallies."""
         return {
-            kind: {
+            slot: {
                 name: value.clone()
                 for name in self._names()
-                if (value := self._value(kind, name)) is not None
+                if (value := self._value(slot, name)) is not None
             }
-            for kind in self._counts
+            for slot in self._slots
         }
 
-    def check(self, values: Mapping[str, Mapping[str, torch.Tensor]], sizes: Mapping[str, int]) -> None:
-        """`values` are of a model with parameters of these sizes, where they are of a kind that is known here."""
-        for kind, count in self._counts.items():
-            for name, value in values.get(kind, {}).items():
-                _check_size(name, value, count(name, sizes[name]) if name in sizes else None)
+    def tallies(self) -> dict[str, torch.Tensor]:
+        """A copy of all tallies that are committed."""
+        return {name: tally.old.clone() for name, tally in self._tallies.items()}
 
-    def load(self, values: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """`values` hold from the next step on, instead of what is here."""
+    def check(self, values: Mapping[str, Mapping[str, torch.Tensor]], sizes: Mapping[str, int]) -> None:
+        """`values` are of a model with parameters of these sizes, where they are of a slot that is known here."""
+        for slot in self._slots:
+            for name, value in values.get(slot, {}).items():
+                _check_size(
+                    name, value, self._count(slot)(name, sizes[name], self._worker) if name in sizes else None
+                )
+
+    def load(
+        self,
+        values: Mapping[str, Mapping[str, torch.Tensor]],
+        tallies: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """These hold from the next step on, instead of what is here; tallies that are not named begin anew."""
         self._flat.clear()
         self._home.clear()
         self._written.clear()
-        self._loaded = {kind: dict(by_name) for kind, by_name in values.items()}
+        self._loaded = {slot: dict(by_name) for slot, by_name in values.items()}
+        for name, (old, _) in self._tallies.items():
+            old.copy_((tallies or {}).get(name, torch.zeros_like(old)))
 
-    def load_tallies(self, values: Mapping[str, torch.Tensor]) -> None:
-        """`values` hold from the next step on; what they do not name begins anew."""
-        for name, (old, _) in self.tallies.items():
-            old.copy_(values.get(name, torch.zeros_like(old)))
+    def _count(self, slot: str) -> Count:
+        return self._slots[slot].count or _all
 
-    def _settle(self, bucket: Bucket, device: torch.device, carrier: torch.device) -> None:
-        spans = {kind: _spans(bucket, count) for kind, count in self._counts.items()}
+    def _move_in(self, bucket: Bucket, device: torch.device, carrier: torch.device) -> None:
+        spans = {slot: self._spans(bucket, slot) for slot in self._slots}
+        where = {Side.WORKER: device, Side.AGGREGATOR: carrier}
         self._flat[bucket] = {
-            kind: self._moved(kind, by_name, carrier if kind in self._kept else device)
-            for kind, by_name in spans.items()
+            slot: self._moved(slot, by_name, where[self._slots[slot].side]) for slot, by_name in spans.items()
         }
         for name in bucket.names:
-            self._home[name] = (bucket, {kind: by_name[name] for kind, by_name in spans.items()})
+            self._home[name] = (bucket, {slot: by_name[name] for slot, by_name in spans.items()})
         inhabited = {home for home, _ in self._home.values()}
         self._flat = {home: memory for home, memory in self._flat.items() if home in inhabited}
 
-    def _has_grown(self, bucket: Bucket) -> bool:
-        """Whether a count that was not known when the bucket settled is known now."""
-        sizes = {
-            kind: sum(count(name, size) for name, size in zip(bucket.names, bucket.sizes, strict=True))
-            for kind, count in self._whole.items()
-        }
-        return any(len(self._flat[bucket][kind].old) != size for kind, size in sizes.items())
-
-    def _moved(self, kind: str, spans: Mapping[str, slice], device: torch.device) -> Memory:
+    def _moved(self, slot: str, spans: Mapping[str, slice], device: torch.device) -> Cell:
         """A bucket's memory with what its parameters had elsewhere."""
         size = max((span.stop for span in spans.values()), default=0)
-        memory = Memory(*torch.zeros(2, size, dtype=torch.float32, device=device))
+        memory = Cell(*torch.zeros(2, size, dtype=torch.float32, device=device))
         for name, span in spans.items():
-            value = self._value(kind, name)
+            value = self._value(slot, name)
             if value is not None and len(value):  # what was empty so far may have become known
                 _check_size(name, value, span.stop - span.start)
                 memory.old[span] = value
-            self._loaded.get(kind, {}).pop(name, None)
+            self._loaded.get(slot, {}).pop(name, None)
         return memory
+
+    def _spans(self, bucket: Bucket, slot: str) -> dict[str, slice]:
+        """Where each parameter's values lie in a bucket's flat tensor."""
+        count = self._count(slot)
+        sizes = [
+            count(name, size, self._worker) for name, size in zip(bucket.names, bucket.sizes, strict=True)
+        ]
+        stops = itertools.accumulate(sizes)
+        return {
+            name: slice(stop - size, stop)
+            for name, stop, size in zip(bucket.names, stops, sizes, strict=True)
+        }
 
     def _names(self) -> set[str]:
         return set(self._home).union(*self._loaded.values())
 
-    def _value(self, kind: str, name: str) -> torch.Tensor | None:
+    def _value(self, slot: str, name: str) -> torch.Tensor | None:
         if name in self._home:
             bucket, spans = self._home[name]
-            return self._flat[bucket][kind].old[spans[kind]]
-        return self._loaded.get(kind, {}).get(name)
+            return self._flat[bucket][slot].old[spans[slot]]
+        return self._loaded.get(slot, {}).get(name)
 
 
 def _check_size(name: str, value: torch.Tensor, needed: int | None) -> None:
@@ -178,14 +189,5 @@ def _check_size(name: str, value: torch.Tensor, needed: int | None) -> None:
         )
 
 
-def _spans(bucket: Bucket, count: Count) -> dict[str, slice]:
-    """Where each parameter's values lie in a bucket's flat tensor."""
-    sizes = [count(name, size) for name, size in zip(bucket.names, bucket.sizes, strict=True)]
-    stops = itertools.accumulate(sizes)
-    return {
-        name: slice(stop - size, stop) for name, stop, size in zip(bucket.names, stops, sizes, strict=True)
-    }
-
-
-def _all(_name: str, numel: int) -> int:
+def _all(_name: str, numel: int, _worker: int) -> int:
     return numel

@@ -23,7 +23,7 @@ from laconic.core.technique import Reading
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from laconic.places.peers import Transfer
+    from laconic.core.place import Transfer
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,12 @@ class Meter:
 
     def count(self, transfer: Transfer) -> None:
         """The transfer's bytes are counted."""
-        self._sent += transfer.sent
-        self._received += transfer.received
+        self.add_bytes(transfer.sent, transfer.received)
+
+    def add_bytes(self, sent: int, received: int) -> None:
+        """So many bytes went to other workers, and came from them."""
+        self._sent += sent
+        self._received += received
 
     def depart(self, transfer: Transfer) -> None:
         """The transfer's bytes are counted and its phase is under way."""

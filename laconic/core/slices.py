@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from laconic.core.place import Shards
 from laconic.core.technique import Bucket, Piece
 from laconic.numerics import rng
 
@@ -148,7 +149,7 @@ def _stops(sizes: list[int], count: int) -> list[int]:
 def _piece(bucket: Bucket, start: int, stop: int, workers: int) -> SlicePiece:
     charts = _charts(bucket, workers)
     width = max(int(chart[_span(chart, start, stop), 1].sum()) for chart in charts)
-    return SlicePiece(bucket, start, stop, workers, width)
+    return SlicePiece(bucket, start, stop, workers, width, Shards(vary=True))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,49 +1,31 @@
 """What a technique is: encode on the worker, combine at the aggregator, decode on the worker.
 
-A technique is a frozen value that holds hyperparameters. What it remembers between steps lives in the
-attachment and is handed to it (`core/memory.py`); where messages are combined is its place (`places/peers.py`).
+A technique is a frozen value that holds hyperparameters, and knows neither its place nor its source. Bound to a
+setting (how many workers, what the place can do, for some which layers), it is a scheme with nothing left open.
+What a scheme remembers between steps lives in the attachment and is handed to it (memory.py).
 
 A bucket of gradients travels as pieces, each a run of the bucket's coordinates. A piece is cut into one shard
-per worker, so that every worker can combine one shard. For every piece and step there is one turn:
+per worker, so that every worker can combine one shard. For every piece and step there is one turn on each worker,
+and one desk where a shard is combined:
 
-    technique.survey(turn, grad)                     only where workers must first agree on something
-    messages = technique.encode(turn, grad)          one message a shard
-    reply    = technique.combine(turn, messages)     the messages of one shard, one a worker
-    technique.decode(turn, replies, grad)            one reply a shard; the result is written into grad
+    scheme.survey(turn, grad)                     only where workers must first agree on something
+    messages = scheme.encode(turn, grad)          one message a shard
+    reply    = scheme.combine(desk, messages)     the messages of one shard, one a worker
+    scheme.decode(turn, replies, grad)            one reply a shard; the result is written into grad
 """
 
 from __future__ import annotations
 
+import abc
 import enum
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from laconic.layers.products import Product
-    from laconic.layers.taps import Rows
-    from laconic.places.peers import Place
-
-PIECE_BYTES = 1 << 19  # large enough to amortize a round trip, small enough to keep both directions busy
-
-Messages: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
-"""Bytes: rows of one tensor when all messages have one size that everybody knows, else one tensor each."""
-
-Count: TypeAlias = "Callable[[str, int], int]"
-"""How many values are kept of a parameter, from its name and number of coordinates."""
-
-
-class Capability(enum.Flag):
-    """What a place can do with messages; a technique needs one of those it names."""
-
-    COMBINE = enum.auto()
-    """Run the technique's own `combine`."""
-    SUM = enum.auto()
-    """Add integers of a fixed width, and nothing else."""
+from laconic.core.place import Capability, Messages, Route, Shards
 
 
 @dataclass(frozen=True)
@@ -60,20 +42,6 @@ class Bucket:
         return sum(self.sizes)
 
 
-class Gather(NamedTuple):
-    """Everybody's messages go to everybody; they have `message` bytes each, where that is known."""
-
-    message: int | None
-
-
-class Relay(NamedTuple):
-    """One worker combines everybody's messages, of `message` bytes each, into a reply of `reply` bytes."""
-
-    worker: int
-    message: int
-    reply: int
-
-
 @dataclass(frozen=True)
 class Piece:
     """Coordinates `start` to `stop` of a bucket, in `shards` shards of `width`; the last ones may be short."""
@@ -83,21 +51,12 @@ class Piece:
     stop: int
     shards: int
     width: int
+    route: Route = Shards()
 
     @property
     def numel(self) -> int:
         """Coordinates in the piece."""
         return self.stop - self.start
-
-    @property
-    def gather(self) -> Gather | None:
-        """How messages travel where nothing is combined."""
-        return None
-
-    @property
-    def relay(self) -> Relay | None:
-        """Who combines the whole piece, where one worker does and sizes are known."""
-        return None
 
     @property
     def padding(self) -> int:
@@ -126,8 +85,37 @@ class Reading(NamedTuple):
         return {name: share for name, share in shares.items() if math.isfinite(share)}
 
 
-class Memory(NamedTuple):
-    """State for one piece: read what was committed, write all of what shall hold if the step is taken.
+class Side(enum.Enum):
+    """Whose memory something is."""
+
+    WORKER = "worker"
+    """It lies where gradients do."""
+    AGGREGATOR = "aggregator"
+    """It lies where messages are combined."""
+
+
+Count: TypeAlias = Callable[[str, int, int], int]
+"""How many values are kept of a parameter: from its name, its number of coordinates, and which worker keeps them."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Something that is remembered between steps, in fp32: whose it is, and how much of it there is.
+
+    A slot without a count has one value a coordinate, and a turn is given its piece's span. With one, values lie
+    parameter by parameter in the bucket's order; a turn is given the whole bucket's, and the turns of a step must
+    together write all of it. A tally has a shape of its own and adds up what the pieces of a step say; after each
+    step `fades` of the old numbers is left.
+    """
+
+    side: Side = Side.WORKER
+    count: Count | None = None
+    tally: tuple[int, ...] | None = None
+    fades: float = 1.0
+
+
+class Cell(NamedTuple):
+    """What is remembered for one piece: read what was committed, write all of what shall hold if the step is taken.
 
     Of a tally, which all pieces of a step share: add to what they have added.
     """
@@ -137,119 +125,109 @@ class Memory(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """The memory of a technique that has none."""
+    """The memory of a scheme that has none."""
 
     old: None = None
     new: None = None
 
 
-class Tally(NamedTuple):
-    """A few numbers that a worker keeps as an aggregator; after each step `fades` of the old ones is left."""
-
-    shape: tuple[int, ...]
-    fades: float
-
-
 @dataclass
 class Turn:
-    """One piece in one step: who we are and what we remember."""
+    """One piece in one step on one worker."""
 
     piece: Piece
     step: int
     worker: int
-    memory: dict[str, Memory] = field(default_factory=dict)
-    """The piece's span of what the technique remembers, and the whole bucket's of what it keeps."""
+    memory: Mapping[str, Cell] = field(default_factory=dict)
+    """The worker's."""
     agreed: torch.Tensor | None = None
-    """What the workers agreed on, for a technique that surveys them."""
+    """What the workers agreed on, for a scheme that surveys them."""
     readings: dict[str, Reading] = field(default_factory=dict)
-    """What a technique noticed, for telemetry: amounts and what they are shares of, added up over a step."""
-    tallies: dict[str, Memory] = field(default_factory=dict)
-    """Of a technique that keeps tallies."""
-    rows: Rows | None = None
-    """What a layer was given and what came back, where a piece is a layer."""
-    products: Mapping[str, Product] = field(default_factory=dict)
-    """Where a piece is a layer, what `decode` has found: its gradients, by parameter, not yet multiplied."""
+    """What a scheme noticed, for telemetry: amounts and what they are shares of, added up over a step."""
+
+
+@dataclass
+class Desk:
+    """One shard of a piece in one step, where it is combined: all that an aggregator knows, wherever it sits."""
+
+    piece: Piece
+    step: int
+    shard: int
+    memory: Mapping[str, Cell] = field(default_factory=dict)
+    """The aggregator's."""
+    readings: dict[str, Reading] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a technique is bound to: how many workers there are, and what their place can do."""
+
+    workers: int
+    offers: Capability = Capability.COMBINE | Capability.SUM
+
+
+class Scheme(abc.ABC):
+    """A technique with nothing left open, and no memory of its own: a server may hold one as well as a worker."""
+
+    surveys: ClassVar[bool] = False
+    """Whether workers agree on some numbers before they encode."""
+
+    @property
+    @abc.abstractmethod
+    def technique(self) -> Technique:
+        """As attachments and headers show it."""
+
+    @property
+    def memory(self) -> Mapping[str, Slot]:
+        """What is remembered, by name."""
+        return {}
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Those that its pieces may have."""
+        return (Shards(),)
+
+    @abc.abstractmethod
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[Piece]:
+        """The pieces in which a bucket travels, of about `wire` bytes each; results do not depend on it.
+
+        A function of its arguments alone, so that workers agree.
+        """
+
+    def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
+        """This worker's numbers; `turn.agreed` will be the largest of all workers', one by one."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
+        """One message a shard; a non-finite `grad` must make the result non-finite on every worker."""
+
+    @abc.abstractmethod
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
+        """The reply for a shard from its messages, one a worker in worker order."""
+
+    @abc.abstractmethod
+    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
+        """`grad` holds the result, the same on every worker."""
 
 
 class Technique(Protocol):
-    """The three functions, and what the spine must know to run them."""
+    """A frozen value: hyperparameters, no place."""
 
-    @property
-    def place(self) -> Place:
-        """Where messages are combined."""
+    reads: ClassVar[str]
+    """Whence it takes what it sends: "gradients", "layers" or "parameters"."""
 
     @property
     def needs(self) -> Capability:
         """The capabilities of which a place must offer one."""
 
-    @property
-    def remembers(self) -> tuple[str, ...]:
-        """Names of the fp32 state tensors, one value a coordinate, that are kept between steps."""
-
-    @property
-    def varies(self) -> bool:
-        """Whether message sizes are unknown to the receiver; they then travel ahead of the messages."""
-
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """The pieces in which a bucket travels: a function of its arguments alone, so that workers agree."""
-
-    def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
-        """One message a shard; a non-finite `grad` must make the result non-finite on every worker."""
-
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
-        """The reply for this worker's shard from its messages, one a worker in worker order."""
-
-    def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
-        """`grad` holds the result, the same on every worker."""
-
-
-@runtime_checkable
-class Surveyor(Protocol):
-    """A technique whose workers agree on some numbers before they encode."""
-
-    def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
-        """This worker's numbers; `turn.agreed` will be the largest of all workers', one by one."""
-
-
-@runtime_checkable
-class Tallier(Protocol):
-    """A technique whose aggregators remember something of their own."""
-
-    def tallies(self, workers: int) -> Mapping[str, Tally]:
-        """What an aggregator keeps, by name."""
-
-
-@runtime_checkable
-class Keeper(Protocol):
-    """A technique whose aggregators remember something of parameters, but not one value a coordinate."""
-
-    def keeps(self, worker: int, workers: int) -> Mapping[str, Count]:
-        """More fp32 memory, by name: how many values `worker` keeps of each parameter.
-
-        It lies where messages are combined, parameter by parameter in the bucket's order. A turn's memory is the
-        whole bucket's: the turns of a step must together write all of it.
-        """
-
-
-@runtime_checkable
-class Holder(Protocol):
-    """A technique whose workers remember something of parameters, but not one value a coordinate."""
-
-    def holds(self) -> Mapping[str, Count]:
-        """The same of what every worker has for itself; it lies where gradients do."""
-
-
-@runtime_checkable
-class Settler(Protocol):
-    """A technique that leaves something to the number of workers."""
-
-    def settled(self, workers: int) -> Technique:
-        """The technique with nothing left open, as attachments and headers show it."""
+    def bind(self, setting: Any) -> Scheme:
+        """The technique with nothing left open, or an error that says why it cannot serve."""
 
 
 def even_pieces(bucket: Bucket, shards: int, *, width: int, align: int = 1) -> list[Piece]:
     """Pieces that cover `bucket`, nearly equal, with shards of about `width` coordinates, multiples of `align`."""
-    count = max(1, round(bucket.numel / (shards * width)))
+    count = max(1, round(bucket.numel / (shards * max(1, width))))
     width = max(align, _round_up(-(-bucket.numel // (shards * count)), align))
     starts = range(0, bucket.numel, shards * width)
     return [

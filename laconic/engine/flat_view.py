@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-class Vector:
+class FlatView:
     """The numbers of `tensors`, in order; `settle` must follow changes, for those that do not lie in one run."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -3,9 +3,9 @@
 A journey is a generator that yields transfers; the lane issues each and resumes the journey when it has
 completed. Journeys are submitted in the same order on all workers, because DDP hands over its buckets so.
 
-`InterleavedLane` (gloo): transfer r of every journey belongs to channel r, a process group of its own, and a
-channel issues its transfers strictly in the order of their journeys. So collectives match whatever the timing,
-while one piece comes down, the next goes up and a third is being encoded.
+`InterleavedLane`: every transfer belongs to a channel, and a channel issues its transfers strictly in the order of
+their journeys. So collectives match whatever the timing, while one piece comes down, the next goes up and a third is
+being encoded.
 
 `StreamLane` (NCCL): the device's streams do the waiting. Each journey is issued to its end before the next
 begins, on alternating streams, so that the kernels of one run beside the transfers of another.
@@ -25,14 +25,14 @@ import torch
 from laconic.core import streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import torch.distributed as dist
 
     from laconic.core.meter import Meter
-    from laconic.places.peers import Transfer
+    from laconic.core.place import Post, Transfer, Trip
 
-    Journey: TypeAlias = Generator[Transfer, None, None]
+    Journey: TypeAlias = Trip[None]
 
 
 @dataclass(eq=False)
@@ -42,7 +42,15 @@ class _Traveler:
     done: Callable[[], None]
     failed: Callable[[BaseException], None]
     ready: streams.Mark | None = None
-    round: int = 0
+    passed: int = 0
+    """The channels that this journey has behind it."""
+
+
+def lane_for(post: Post, device: torch.device, meter: Meter) -> Lane:
+    """The lane that suits where messages lie."""
+    if post.carrier.type == "cuda":
+        return StreamLane(device, meter)
+    return InterleavedLane(post.channels, device, meter)
 
 
 class Lane(abc.ABC):
@@ -113,10 +121,9 @@ class Lane(abc.ABC):
 
 
 class _Channel:
-    """A process group on which transfers are issued in the order of their journeys."""
+    """Issues transfers in the order of their journeys."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self.group = group
+    def __init__(self) -> None:
         self._next = 0
         self._waiting: dict[int, tuple[_Traveler, Transfer] | None] = {}
 
@@ -133,10 +140,10 @@ class _Channel:
 
 
 class InterleavedLane(Lane):
-    """For groups whose transfers run in the background and announce their end."""
+    """For transfers that run in the background and announce their end, on so many channels."""
 
-    def __init__(self, groups: Sequence[dist.ProcessGroup], device: torch.device, meter: Meter) -> None:
-        self._channels = [_Channel(group) for group in groups]
+    def __init__(self, channels: int, device: torch.device, meter: Meter) -> None:
+        self._channels = [_Channel() for _ in range(channels)]
         super().__init__(device, meter)
 
     def _begin(self, traveler: _Traveler) -> None:
@@ -146,20 +153,27 @@ class InterleavedLane(Lane):
     def _advance(self, traveler: _Traveler) -> None:
         transfer = next(traveler.journey, None)
         if transfer is not None:
-            traveler.round += 1
-            self._offer(self._channels[traveler.round - 1], traveler.number, (traveler, transfer))
+            self._pass(traveler, transfer.channel)
+            traveler.passed += 1
+            self._offer(self._channels[transfer.channel], traveler.number, (traveler, transfer))
             return
-        for channel in self._channels[traveler.round :]:
-            self._offer(channel, traveler.number, None)
+        self._pass(traveler, len(self._channels))
         self._end(traveler)
+
+    def _pass(self, traveler: _Traveler, channel: int) -> None:
+        """The journey has nothing for the channels before this one."""
+        assert traveler.passed <= channel, "a journey uses channels in rising order"
+        for skipped in self._channels[traveler.passed : channel]:
+            self._offer(skipped, traveler.number, None)
+        traveler.passed = channel
 
     def _offer(self, channel: _Channel, number: int, item: tuple[_Traveler, Transfer] | None) -> None:
         for traveler, transfer in channel.offer(number, item):
-            self._issue(channel, traveler, transfer)
+            self._issue(traveler, transfer)
 
-    def _issue(self, channel: _Channel, traveler: _Traveler, transfer: Transfer) -> None:
+    def _issue(self, traveler: _Traveler, transfer: Transfer) -> None:
         self._meter.depart(transfer)
-        work = transfer.start(channel.group)
+        work = transfer.start()
         arrive = lambda: self._arrive(traveler, transfer, work)  # noqa: E731
         work.get_future().add_done_callback(lambda _: self._events.put(arrive))
 
@@ -171,10 +185,9 @@ class InterleavedLane(Lane):
 
 
 class StreamLane(Lane):
-    """For one group whose transfers are ordered by a CUDA device's streams."""
+    """For transfers that are ordered by a CUDA device's streams."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, meter: Meter) -> None:
-        self._group = group
+    def __init__(self, device: torch.device, meter: Meter) -> None:
         self._streams = itertools.cycle([torch.cuda.Stream(device), torch.cuda.Stream(device)])
         self._previous = next(self._streams)
         super().__init__(device, meter)
@@ -187,6 +200,6 @@ class StreamLane(Lane):
             for transfer in traveler.journey:
                 self._meter.count(transfer)
                 with self._meter.phase(transfer.phase):
-                    transfer.start(self._group).wait()
+                    transfer.start().wait()
             stream.wait_stream(previous)  # what is done on this stream is done on both
             self._end(traveler)

@@ -11,23 +11,24 @@ in the meantime (overlap), or that travels as code, changes by ½ (heard - sent)
 
 from __future__ import annotations
 
+import queue
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from laconic.core.place import Transfer
 from laconic.core.technique import Reading
-from laconic.engine.waiters import Waiters
 from laconic.messages.crossover import BLOCK, Coded, Modular
 from laconic.numerics import topology
-from laconic.places.peers import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from laconic.core.meter import Meter
-    from laconic.engine.flat_view import Vector
+    from laconic.engine.flat_view import FlatView
     from laconic.techniques.crossover import Crossover
 
 
@@ -73,7 +74,7 @@ class Mixer:
         if self._waiters is not None:
             self._waiters.close()
 
-    def depart(self, vector: Vector, step: int) -> None:
+    def depart(self, vector: FlatView, step: int) -> None:
         """All segments of the vector are on their way; those that must be coded each as soon as they are."""
         spans = self._spans(len(vector))
         together = len(spans) if self.codec is None else 1
@@ -83,7 +84,7 @@ class Mixer:
             self._post(numbers, step)
         self._departed()
 
-    def arrive(self, vector: Vector) -> None:
+    def arrive(self, vector: FlatView) -> None:
         """The vector that departed, or what has become of it, is mixed with what was heard."""
         for number in self._heard():
             self._land(vector, self._legs[number])
@@ -100,7 +101,7 @@ class Mixer:
         self._legs, self._unread = {}, []
         self._arrived()
 
-    def relay(self, vector: Vector, step: int) -> None:
+    def relay(self, vector: FlatView, step: int) -> None:
         """As `arrive` and then `depart`, but a segment departs as soon as it has arrived."""
         if self._technique.codec is not None and self.codec is None:  # it will be known when all have arrived
             self.arrive(vector)
@@ -113,7 +114,7 @@ class Mixer:
         self._arrived()
         self._departed()
 
-    def _loaded(self, vector: Vector, span: slice) -> Leg:
+    def _loaded(self, vector: FlatView, span: slice) -> Leg:
         """The segment with its message, ready to be sent."""
         with self._meter.phase("encode"):
             sent = vector.read(span, self._room("sent", vector, vector.device)[span])
@@ -162,7 +163,7 @@ class Mixer:
             work.wait()
         return upcoming
 
-    def _land(self, vector: Vector, leg: Leg) -> None:
+    def _land(self, vector: FlatView, leg: Leg) -> None:
         """The segment is mixed."""
         with self._meter.phase("decode"):
             heard = leg.heard.to(vector.device)
@@ -181,7 +182,7 @@ class Mixer:
     def _departed(self) -> None:
         """What is under way is counted."""
         size = sum(leg.message.nbytes for leg in self._legs.values())
-        self._transfer = Transfer("gossip", lambda _: self._legs[0].works[0], size, size)
+        self._transfer = Transfer("gossip", 0, lambda: self._legs[0].works[0], size, size)
         self._meter.depart(self._transfer)
 
     def _arrived(self) -> None:
@@ -192,7 +193,7 @@ class Mixer:
             self._meter.readings = {"unread": Reading(sum(self._unread) / len(self._unread), 1.0)}
         self._unread = []
 
-    def _room(self, name: str, vector: Vector, device: torch.device) -> torch.Tensor:
+    def _room(self, name: str, vector: FlatView, device: torch.device) -> torch.Tensor:
         """Room for the whole vector, of whole blocks for a codec; the same each time."""
         numel = self._spans(len(vector))[-1].stop
         if name not in self._rooms or len(self._rooms[name]) != numel:
@@ -212,3 +213,44 @@ class Mixer:
 
 def _in_blocks(span: slice) -> slice:
     return slice(span.start // BLOCK, span.stop // BLOCK)
+
+
+class Waiters:
+    """So many threads, each of which waits for one transfer at a time, to learn which of them ends first.
+
+    gloo's sends and receives can be waited for, each by itself, and tell nobody when they end.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._posted: queue.SimpleQueue[tuple[int, Sequence[dist.Work]] | None] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[int, Exception | None]] = queue.SimpleQueue()
+        for number in range(count):
+            # A daemon: a program must be able to end while a peer that is gone is waited for.
+            threading.Thread(target=self._run, name=f"laconic-waiter-{number}", daemon=True).start()
+
+    def post(self, number: int, works: Sequence[dist.Work]) -> None:
+        """Somebody waits for these; nobody else may, as gloo ends a receive once."""
+        self._posted.put((number, works))
+
+    def next(self) -> int:
+        """The number of what has ended, the first first; what went wrong is raised."""
+        number, error = self._ended.get()
+        if error is not None:
+            raise error
+        return number
+
+    def close(self) -> None:
+        """The threads end, when what they wait for has."""
+        for _ in range(self._count):
+            self._posted.put(None)
+
+    def _run(self) -> None:
+        while (posted := self._posted.get()) is not None:
+            number, works = posted
+            try:
+                for work in works:
+                    work.wait()
+                self._ended.put((number, None))
+            except Exception as error:  # whatever it is, the one who waits for the end must learn of it
+                self._ended.put((number, error))

@@ -30,7 +30,6 @@ from torch.nn.parallel import DistributedDataParallel
 from laconic.core.meter import Stats
 from laconic.lab import contestants, tasks
 from laconic.lab.links import interface_counters
-from laconic.sources.gossip import GossipAttachment
 from laconic.telemetry import JsonLines, header, machine
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class Worker:
             self._told_layers = True
 
     def _evaluate(self, step: int, elapsed: float) -> None:
-        gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None
+        gossip = self.attachment if self.attachment is not None and self.attachment.drifts else None
         shared = gossip.average() if gossip is not None else self.model.module
         apart = {"consensus": gossip.consensus(shared)} if gossip is not None else {}
         if self.record is not None:
@@ -221,7 +220,7 @@ class Worker:
         self.traffic.pause()
 
     def _finish(self, elapsed: float) -> None:
-        gossip = self.attachment if isinstance(self.attachment, GossipAttachment) else None
+        gossip = self.attachment if self.attachment is not None and self.attachment.drifts else None
         if gossip is not None:
             gossip.land()
         checksums: list[str] = [""] * dist.get_world_size()

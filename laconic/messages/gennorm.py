@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from laconic.kernels import coding
 from laconic.kernels import gennorm as kernels
 from laconic.numerics import ans, generalized_normal, level_codes
+from laconic.numerics.damage import DamagedMessage
 from laconic.numerics.minifloat import FORMATS
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _side(message: torch.Tensor, parts: int, number: int) -> NDArray[np.void] | 
             return None
         ans.require(len(message) >= stop, "is cut short")
     except ValueError as error:
-        raise ValueError(f"the message of worker {number} {error}") from None
+        raise DamagedMessage(number, str(error)) from None
     return message[coding.HEAD : stop].numpy().view(SIDE)
 
 

@@ -19,6 +19,7 @@ from laconic.kernels import packing
 from laconic.kernels import thc as kernels
 from laconic.messages import coded_runs, normal_codes
 from laconic.numerics import ans
+from laconic.numerics.damage import DamagedMessage
 
 BYTE = 8
 
@@ -108,4 +109,4 @@ def _from_worker(worker: int) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"the message of worker {worker} {error}") from None
+        raise DamagedMessage(worker, str(error)) from None

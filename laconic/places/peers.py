@@ -1,76 +1,55 @@
-"""Where messages are combined, and the transfers that take them there.
+"""Every worker combines one shard; nothing but the process group is needed.
 
-A place is written as generators that yield `Transfer`s: the lane issues each one and resumes the generator when
-it has completed. So a place says what travels, and the lane alone decides when.
+    Shards      message k goes to worker k by an all-to-all, its reply to all by an all-gather
+    Everybody   an all-gather
+    Owner       everybody's message to one worker, and its reply to all
+    Sum         as Shards, and worker k adds the lanes
 
-`Peers`: worker k combines shard k. Messages go up by an all-to-all, replies come down by an all-gather. Where
-sizes vary they travel first, as integers, and replies are padded to the longest.
+Where sizes vary they travel first, as integers, and replies are padded to the longest, or sent as they are if they
+differ much.
+
+Each transfer of a piece has a channel of its own, a process group on the CPU; on NCCL one group serves all, since a
+device's streams keep its transfers in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 
-from laconic.core.technique import Capability
-
-if TYPE_CHECKING:
-    from laconic.core.technique import Gather, Messages, Relay
+from laconic.core.place import (
+    Capability,
+    Combine,
+    Everybody,
+    Messages,
+    Owner,
+    Route,
+    Seat,
+    Shards,
+    Sum,
+    Traffic,
+    Transfer,
+    Trip,
+)
 
 UNEVEN = 1.25
 """How many times their sum padded messages may be."""
 
-Combine: TypeAlias = "Callable[[Messages], torch.Tensor]"
+LANES = {8: torch.uint8, 16: torch.int16}
+"""Sums of 16 bits wrap around as integers of either sign."""
 
 # torch 2.13 renamed this collective and warns at its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 @dataclass(frozen=True)
-class Transfer:
-    """One collective: how to start it on a group, and the bytes that it moves to and from other workers."""
-
-    phase: str
-    start: Callable[[dist.ProcessGroup], dist.Work]
-    sent: int
-    received: int
-
-
-Exchange: TypeAlias = "Generator[Transfer, None, Messages]"
-
-
-class Place(Protocol):
-    """Brings together the messages of each shard, has them combined, and gives everybody all replies."""
-
-    @property
-    def offers(self) -> Capability:
-        """What this place can do with messages."""
-
-    def rounds(self, varies: bool) -> int:
-        """How many transfers one exchange takes, with message sizes that vary or not."""
-
-    def agree(self, numbers: torch.Tensor, workers: int) -> Generator[Transfer, None, None]:
-        """`numbers` are the largest of all workers', one by one."""
-
-    def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
-        """The replies for all shards; message k is about shard k."""
-
-    def gather(self, message: torch.Tensor, workers: int, gather: Gather) -> Exchange:
-        """Everybody's messages, in worker order."""
-
-    def relay(
-        self, message: torch.Tensor, worker: int, workers: int, relay: Relay, combine: Combine
-    ) -> Exchange:
-        """The reply of the one who combines, and nothing else."""
-
-
-@dataclass(frozen=True)
 class Peers:
-    """Every worker combines one shard; nothing but the process group is needed.
+    """Every worker combines one shard.
 
     Up to `direct` workers agree by telling everybody: one hop, and few bytes as long as the workers are few. More
     of them pass their numbers around a ring.
@@ -80,111 +59,222 @@ class Peers:
 
     offers: ClassVar[Capability] = Capability.COMBINE | Capability.SUM
 
-    def rounds(self, varies: bool) -> int:
-        """Up and down, each preceded by sizes where they vary."""
-        return 4 if varies else 2
+    def open(self, group: dist.ProcessGroup, device: torch.device, traffic: Traffic) -> PeersPost:
+        """A seat among the group's workers, with process groups of its own."""
+        return PeersPost(group, device, traffic, self.direct)
 
-    def agree(self, numbers: torch.Tensor, workers: int) -> Generator[Transfer, None, None]:
+
+class PeersPost:
+    """One worker among its peers."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, traffic: Traffic, direct: int) -> None:
+        self.seat = Seat(dist.get_rank(group), dist.get_world_size(group))
+        self._direct = direct
+        self._first = int(traffic.surveys)
+        self.channels = channels(traffic)
+        self._groups, self.carrier = open_groups(group, device, self.channels)
+
+    def close(self) -> None:
+        """Its process groups are gone."""
+        for group in self._groups:
+            dissolve(group)
+
+    def latest(self, number: int) -> int:
+        """The largest of all workers' numbers."""
+        largest = torch.tensor([number], device=self.carrier)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, self._groups[0])
+        return int(largest)
+
+    def agree(self, numbers: torch.Tensor) -> Trip[None]:
         """One transfer, to everybody or around a ring."""
-        if workers > self.direct:
-            yield _largest(numbers, workers)
+        _, workers = self.seat
+        if workers > self._direct:
+            around = agreement_bytes(numbers, workers, self._direct)
+            largest = lambda group: dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)  # noqa: E731
+            yield self._transfer("agree", 0, largest, around, around)
             return
         heard = numbers.new_empty(workers * len(numbers))
-        yield replace(_all_to_all(heard, numbers.repeat(workers), own=numbers.nbytes), phase="agree")
+        yield self._all_to_all(0, heard, numbers.repeat(workers), own=numbers.nbytes, phase="agree")
         torch.amax(heard.view(workers, -1), 0, out=numbers)
 
-    def exchange(self, messages: Messages, worker: int, combine: Combine) -> Exchange:
-        """Message k goes to worker k, whose reply goes to all."""
-        if isinstance(messages, torch.Tensor):
-            return (yield from _exchange_rows(messages, worker, combine))
-        return (yield from _exchange_list(messages, worker, combine))
+    def add(self, values: torch.Tensor) -> Trip[None]:
+        """One transfer, the last one of a journey."""
+        total = lambda group: dist.all_reduce(values, group=group, async_op=True)  # noqa: E731
+        yield self._transfer("measure", self.channels - 1, total, 0, 0)
 
-    def gather(self, message: torch.Tensor, workers: int, gather: Gather) -> Exchange:
-        """Every message goes to all, its size ahead if it is not known."""
-        if gather.message is None:
-            return (yield from _spread(message, workers))
-        assert len(message) == gather.message
-        heard = message.new_empty(workers, gather.message)
-        yield _gather(heard, message)
-        return heard
+    def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
+        """Up to those who combine, if anybody does, and down to all."""
+        match route:
+            case Everybody(size):
+                return (yield from self._tell_all(self._first, messages[0], size))
+            case Owner(owner, int(size)):
+                return (yield from self._through_owner_of_known_size(owner, size, messages[0], combine))
+            case Owner(owner):
+                return (yield from self._through_owner(owner, messages[0], combine))
+            case Sum(lane):
+                return (yield from self._through_rows(messages, lambda arrived: added(arrived, lane)))
+            case Shards(vary=True):
+                return (yield from self._through_list(messages, combine))
+            case Shards():
+                return (yield from self._through_rows(messages, combine))
 
-    def relay(
-        self, message: torch.Tensor, worker: int, workers: int, relay: Relay, combine: Combine
-    ) -> Exchange:
-        """Up to one worker and down to all, two transfers."""
-        assert len(message) == relay.message
-        combines = worker == relay.worker
-        to_one = [relay.message * (k == relay.worker) for k in range(workers)]
-        incoming = [relay.message * combines] * workers
-        arrived = message.new_empty(sum(incoming))
-        yield _all_to_all(arrived, message, relay.message * combines, (incoming, to_one))
-        reply = combine(arrived.split(incoming)) if combines else message.new_empty(0)
-        heard = message.new_empty(relay.reply)
-        from_one = [relay.reply * (k == relay.worker) for k in range(workers)]
-        outgoing = [relay.reply * combines] * workers
-        down = _all_to_all(heard, reply.repeat(workers), relay.reply * combines, (from_one, outgoing))
-        yield replace(down, phase="down")
+    def _through_rows(self, messages: Messages, combine: Combine) -> Trip[Messages]:
+        assert isinstance(messages, torch.Tensor)
+        arrived = torch.empty_like(messages)
+        yield self._all_to_all(self._first, arrived, messages, own=messages[self.seat.worker].nbytes)
+        reply = combine(arrived)
+        replies = reply.new_empty(len(messages), len(reply))
+        yield self._gather(self._first + 1, replies, reply)
+        return replies
+
+    def _through_list(self, messages: Messages, combine: Combine) -> Trip[Messages]:
+        first, (worker, _) = self._first, self.seat
+        sizes = torch.tensor([len(message) for message in messages], dtype=torch.int32, device=self.carrier)
+        arriving = torch.empty_like(sizes)
+        yield self._all_to_all(first, arriving, sizes, own=sizes.itemsize)
+        outgoing, incoming = sizes.tolist(), arriving.tolist()
+        arrived = messages[0].new_empty(sum(incoming))
+        together = torch.cat(list(messages))
+        yield self._all_to_all(first + 1, arrived, together, outgoing[worker], (incoming, outgoing))
+        return (yield from self._tell_all(first + 2, combine(arrived.split(incoming)), None))
+
+    def _through_owner(self, owner: int, message: torch.Tensor, combine: Combine) -> Trip[Messages]:
+        """All others have nothing to combine, and nothing to say."""
+        worker, workers = self.seat
+        nothing = message.new_empty(0)
+        messages = [message if each == owner else nothing for each in range(workers)]
+        answer = combine if worker == owner else lambda _: nothing
+        replies = yield from self._through_list(messages, answer)
+        return [replies[owner]]
+
+    def _through_owner_of_known_size(
+        self, owner: int, size: int, message: torch.Tensor, combine: Combine
+    ) -> Trip[Messages]:
+        assert len(message) == size
+        (worker, workers), first = self.seat, self._first
+        mine, theirs = (
+            [size * (worker == owner)] * workers,
+            [size * (each == owner) for each in range(workers)],
+        )
+        arrived = message.new_empty(sum(mine))
+        yield self._all_to_all(first, arrived, message, mine[0], (mine, theirs))
+        reply = combine(arrived.split(mine)) if worker == owner else message.new_empty(0)
+        heard = message.new_empty(size)
+        yield self._all_to_all(first + 1, heard, reply.repeat(workers), mine[0], (theirs, mine), phase="down")
         return [heard]
 
+    def _tell_all(self, channel: int, message: torch.Tensor, size: int | None) -> Trip[Messages]:
+        """Everybody's message; of unknown sizes, those that differ much as they are, others padded to the longest."""
+        workers = self.seat.workers
+        if size is not None:
+            assert len(message) == size
+            heard = message.new_empty(workers, size)
+            yield self._gather(channel, heard, message)
+            return heard
+        counts = torch.empty(workers, dtype=torch.int32, device=self.carrier)
+        yield self._gather(channel, counts, counts.new_tensor([len(message)]))
+        sizes = counts.tolist()
+        if max(sizes) * workers > UNEVEN * sum(sizes):
+            heard, splits = message.new_empty(sum(sizes)), (sizes, [len(message)] * workers)
+            repeated = message.repeat(workers)
+            yield self._all_to_all(channel + 1, heard, repeated, len(message), splits, phase="down")
+            return list(heard.split(sizes))
+        rows = message.new_empty(workers, max(sizes))
+        padded = torch.nn.functional.pad(message, (0, rows.shape[1] - len(message)))
+        yield self._gather(channel + 1, rows, padded)
+        return [row[:count] for row, count in zip(rows, sizes, strict=True)]
 
-def _exchange_rows(messages: torch.Tensor, worker: int, combine: Combine) -> Exchange:
-    arrived = torch.empty_like(messages)
-    yield _all_to_all(arrived, messages, own=messages[worker].nbytes)
-    reply = combine(arrived)
-    replies = reply.new_empty(len(messages), len(reply))
-    yield _gather(replies, reply)
-    return replies
+    def _all_to_all(
+        self,
+        channel: int,
+        arrived: torch.Tensor,
+        messages: torch.Tensor,
+        own: int,
+        splits: tuple[list[int] | None, list[int] | None] = (None, None),
+        phase: str = "up",
+    ) -> Transfer:
+        def start(group: dist.ProcessGroup) -> dist.Work:
+            return dist.all_to_all_single(arrived, messages, *splits, group=group, async_op=True)
 
+        return self._transfer(phase, channel, start, messages.nbytes - own, arrived.nbytes - own)
 
-def _exchange_list(messages: Messages, worker: int, combine: Combine) -> Exchange:
-    sizes = torch.tensor([len(message) for message in messages], dtype=torch.int32, device=messages[0].device)
-    arriving = torch.empty_like(sizes)
-    yield _all_to_all(arriving, sizes, own=sizes.itemsize)
-    outgoing, incoming = sizes.tolist(), arriving.tolist()
-    arrived = messages[0].new_empty(sum(incoming))
-    yield _all_to_all(arrived, torch.cat(list(messages)), outgoing[worker], (incoming, outgoing))
-    return (yield from _spread(combine(arrived.split(incoming)), len(messages)))
+    def _gather(self, channel: int, rows: torch.Tensor, own: torch.Tensor) -> Transfer:
+        def start(group: dist.ProcessGroup) -> dist.Work:
+            return _all_gather(rows.flatten(), own, group=group, async_op=True)
 
+        others = rows.nbytes - own.nbytes
+        return self._transfer("down", channel, start, others, others)
 
-def _spread(message: torch.Tensor, workers: int) -> Exchange:
-    """Everybody's message; sizes that differ much are sent as they are, others padded to the longest."""
-    counts = torch.empty(workers, dtype=torch.int32, device=message.device)
-    yield _gather(counts, counts.new_tensor([len(message)]))
-    sizes = counts.tolist()
-    if max(sizes) * workers > UNEVEN * sum(sizes):
-        heard = message.new_empty(sum(sizes))
-        outgoing = [len(message)] * workers
-        sent = _all_to_all(heard, message.repeat(workers), len(message), (sizes, outgoing))
-        yield replace(sent, phase="down")
-        return list(heard.split(sizes))
-    rows = message.new_empty(workers, max(sizes))
-    yield _gather(rows, torch.nn.functional.pad(message, (0, rows.shape[1] - len(message))))
-    return [row[:count] for row, count in zip(rows, sizes, strict=True)]
-
-
-def _all_to_all(
-    arrived: torch.Tensor,
-    messages: torch.Tensor,
-    own: int,
-    splits: tuple[list[int] | None, list[int] | None] = (None, None),
-) -> Transfer:
-    def start(group: dist.ProcessGroup) -> dist.Work:
-        return dist.all_to_all_single(arrived, messages, *splits, group=group, async_op=True)
-
-    return Transfer("up", start, messages.nbytes - own, arrived.nbytes - own)
-
-
-def _largest(numbers: torch.Tensor, workers: int) -> Transfer:
-    def start(group: dist.ProcessGroup) -> dist.Work:
-        return dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)
-
-    around = 2 * numbers.nbytes * (workers - 1) // workers  # a ring passes every number twice
-    return Transfer("agree", start, around, around)
+    def _transfer(
+        self,
+        phase: str,
+        channel: int,
+        start: Callable[[dist.ProcessGroup], dist.Work],
+        sent: int,
+        received: int,
+    ) -> Transfer:
+        group = self._groups[channel % len(self._groups)]
+        return Transfer(phase, channel, lambda: start(group), sent, received)
 
 
-def _gather(rows: torch.Tensor, own: torch.Tensor) -> Transfer:
-    def start(group: dist.ProcessGroup) -> dist.Work:
-        return _all_gather(rows.flatten(), own, group=group, async_op=True)
+def channels(traffic: Traffic) -> int:
+    """How many transfers a journey has at most."""
+    return traffic.surveys + max(map(rounds, traffic.routes)) + traffic.measures
 
-    others = rows.nbytes - own.nbytes
-    return Transfer("down", start, others, others)
+
+def rounds(route: Route) -> int:
+    """How many transfers a piece takes among peers; sizes that are not known travel ahead."""
+    match route:
+        case Everybody(size):
+            return 1 if size is not None else 2
+        case Owner(_, size):
+            return 2 if size is not None else 4
+        case Shards(vary=True):
+            return 4
+        case _:
+            return 2
+
+
+def agreement_bytes(numbers: torch.Tensor, workers: int, direct: int) -> int:
+    """What a worker sends so that all agree: its numbers to everybody, or around a ring, which passes each twice."""
+    others = workers - 1
+    return numbers.nbytes * others if workers <= direct else 2 * numbers.nbytes * others // workers
+
+
+def added(messages: Messages, lane: int) -> torch.Tensor:
+    """The sum of messages, in lanes of so many bits."""
+    assert isinstance(messages, torch.Tensor)
+    return messages.view(LANES[lane]).sum(0, dtype=LANES[lane]).view(torch.uint8)
+
+
+def open_groups(
+    group: dist.ProcessGroup, device: torch.device, channels: int
+) -> tuple[list[dist.ProcessGroup], torch.device]:
+    """Groups for so many channels, and the device on which messages must lie."""
+    ranks = dist.get_process_group_ranks(group)
+    if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
+        return [like(group, device, device, ranks)], device
+    cpu = torch.device("cpu")
+    return [like(group, device, cpu, ranks) for _ in range(channels)], cpu
+
+
+def like(
+    group: dist.ProcessGroup, device: torch.device, carrier: torch.device, ranks: Sequence[int]
+) -> dist.ProcessGroup:
+    """A group of some of the workers, with the same patience, for messages on `carrier`."""
+    timeout = group._get_backend(device).options._timeout
+    everybody = len(ranks) == dist.get_world_size()
+    backend = "nccl" if carrier.type == "cuda" else "gloo"
+    return dist.new_group(list(ranks), timeout, backend, use_local_synchronization=not everybody)
+
+
+def dissolve(group: dist.ProcessGroup) -> None:
+    """The group is gone, if it is everybody's.
+
+    One of some workers stays: torch would give its name, under which addresses are still stored, to the next one of
+    the same workers, who would then wait for each other in vain.
+    """
+    # The program may have ended torch.distributed before.
+    with contextlib.suppress(AssertionError, ValueError):
+        if dist.get_world_size(group) == dist.get_world_size():
+            dist.destroy_process_group(group)

@@ -19,7 +19,6 @@ from laconic.messages.crossover import BLOCK
 from laconic.plan import kernel_times, sampled_rates
 from laconic.plan.cost import BACKWARD, LANE, Computing, Exchange, all_reduced
 from laconic.plan.pipeline import BUCKET, pieces, used
-from laconic.sources.sharers import Sharer
 from laconic.techniques.crossover import Crossover
 from laconic.techniques.dense import FORMATS, Dense
 from laconic.techniques.edad import EDAD
@@ -87,7 +86,7 @@ def _attached(contestant: Attached, model: Model, workers: int, device: torch.de
         if contestant.technique.nodes(workers) != workers:
             raise ValueError("what groups say to each other inside is not known here; use no groups")
         return _gossiped(contestant, contestant.technique, model, workers, device)
-    if isinstance(contestant.technique, Sharer):
+    if contestant.technique.reads == "layers":
         return Tariff(_shared(contestant.technique, model, workers, device), model.buckets)
     return Tariff(_sampled(contestant, model, workers, device), model.buckets)
 
@@ -121,11 +120,10 @@ def _shared(technique: Any, model: Model, workers: int, device: torch.device) ->
     dtype = getattr(technique, "dtype", "fp32")
     choice = technique.choose(model.layer, model.rows, workers)
     if choice.way == "dense":
-        return _sampled(Attached(Dense(dtype, place=technique.place)), model, workers, device)
+        return _sampled(Attached(Dense(dtype)), model, workers, device)
     numbers = choice.numbers[choice.way] * (workers - 1) / workers
     moved = FORMATS[dtype].itemsize * numbers * model.layers
-    sharing = technique.bind([model.layer], workers)
-    busy = kernel_times.shared(sharing, model.layer, model.rows, device) * model.layers
+    busy = kernel_times.shared(technique, model.layer, model.rows, workers, device) * model.layers
     hops = 2 if choice.way == "two ways" else workers - 1
     return Exchange(moved, moved, busy, max(1, round(model.layers)), hops, LANE)
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.core.memory import State
-from laconic.core.technique import Turn
+from laconic.engine.rehearsal import Rehearsal
+from laconic.layers.loads import LayerSetting
 from laconic.layers.taps import Rows
 from laconic.messages.crossover import BLOCK, Coded, Modular
 from laconic.numerics import topology
-from laconic.plan.sampled_rates import best_seconds
+from laconic.plan.sampled_rates import best, best_seconds, timed
+from laconic.techniques.dad_scheme import DADScheme
 
 if TYPE_CHECKING:
     from laconic.layers.catalog import Layer
-    from laconic.techniques.dad_scheme import Sharing
+    from laconic.sources.explain import LayerTechnique
 
 SAMPLE = 1 << 20
 
@@ -60,35 +61,27 @@ def mixed_as_bytes(device: torch.device) -> float:
     return best_seconds(run, device) / SAMPLE
 
 
-def shared(sharing: Sharing, layer: Layer, rows: int, device: torch.device) -> float:
+def shared(technique: LayerTechnique, layer: Layer, rows: int, workers: int, device: torch.device) -> float:
     """Seconds for one layer: to encode, to combine where it has an owner, and to multiply; owners take turns."""
-    turn = _turn(sharing, layer, rows, device)
-    piece, nothing = turn.piece, torch.empty(0, device=device)
-    messages = sharing.encode(turn, nothing)
-    heard = [max(messages, key=len)] * sharing.workers
+    setting = LayerSetting(workers, layers=(layer,), rows={layer.name: rows})
+    rehearsal = Rehearsal(technique, setting, device, present=1)
+    scheme = rehearsal.scheme
+    assert isinstance(scheme, DADScheme)
+    piece, own = scheme.piece(layer, torch.float32), _rows(scheme, layer, rows, device)
+    steps = timed(rehearsal, lambda: rehearsal.share(piece, [own]))
     result = torch.empty(layer.outputs * layer.inputs, device=device)
-    busy = best_seconds(lambda: sharing.encode(turn, nothing), device)
-    if piece.gather is None:
-        combine = functools.partial(sharing.combine, turn, heard)
-        busy += best_seconds(combine, device) / sharing.workers
-        reply = combine()
-        heard = [reply] if piece.relay is not None else [reply] * sharing.workers
-    return busy + best_seconds(lambda: sharing.decode(turn, heard, result), device)
+    (turn,) = rehearsal.share(piece, [own])
+    multiply = best_seconds(lambda: turn.products[layer.weight].into(result), device)
+    return best(steps, "encode") + best(steps, "combine") / workers + best(steps, "decode") + multiply
 
 
-def _turn(sharing: Sharing, layer: Layer, rows: int, device: torch.device) -> Turn:
-    """Of the layer's owner, or of the first worker, with rows of normal numbers."""
-    sharing.settle({layer.name: rows})
-    piece = sharing.piece(layer, torch.float32)
-    owner = piece.owner or 0
-    state = State.of(sharing, owner, sharing.workers)
-    memory = state.part(state.memory(piece.bucket, device), piece)
-    forms = sharing.formed.get(layer.weight, False)
+def _rows(scheme: DADScheme, layer: Layer, rows: int, device: torch.device) -> Rows:
+    """Rows of normal numbers."""
+    forms = scheme.formed.get(layer.weight, False)
     drawn = min(rows, *layer.shape) if forms else rows  # more would be multiplied, and not looked at
     deltas = _random(drawn, layer.outputs, device, 0)
     inputs = _random(drawn, layer.inputs, device, 1)
-    formed = deltas.T @ inputs if forms else None
-    return Turn(piece, 0, owner, memory, rows=Rows(inputs, deltas, formed))
+    return Rows(inputs, deltas, deltas.T @ inputs if forms else None)
 
 
 def _random(rows: int, columns: int, device: torch.device, seed: int) -> torch.Tensor:

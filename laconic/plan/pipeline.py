@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.core.technique import Bucket, Technique
+from laconic.core.place import Traffic
+from laconic.core.technique import Bucket, Setting, Technique
+from laconic.engine.reducer import wire_for
 from laconic.lab.contestants import Attached, Fp16, PowerSGD
+from laconic.places.peers import channels
 from laconic.plan.cost import LANE, RELAYED, RING, SCATTERED
 from laconic.sources.layers import TOGETHER
-from laconic.sources.sharers import Sharer
 from laconic.techniques.crossover import Crossover
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ def used(contestant: Contestant, workers: int) -> float:
 def _cut(technique: Technique, parameters: int, workers: int) -> int:
     if isinstance(technique, Crossover):
         return technique.segments
-    if isinstance(technique, Sharer):
+    if technique.reads == "layers":
         return 1
-    bucket = Bucket(("all",), (parameters,), torch.float32)
-    return max(1, len(technique.cut(bucket, workers)))
+    bucket, scheme = Bucket(("all",), (parameters,), torch.float32), technique.bind(Setting(workers))
+    wire = wire_for(channels(Traffic(scheme.routes, scheme.surveys)))
+    return max(1, len(scheme.cut(bucket, wire)))

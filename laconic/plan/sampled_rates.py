@@ -1,27 +1,30 @@
 """What a technique says about a parameter, and how long its kernels take for it: its own code, on a sample.
 
-The sample is two tensors of about a million numbers each, which lie like a gradient's. A few workers encode it; one
-of them combines its shard, with a message from every worker, and decodes. Where there are more workers than encode,
-the other messages are those about other shards, as long and as independent. Bytes are those that `Peers` transfers.
+The sample is two tensors of about a million numbers each, which lie like a gradient's. A few workers rehearse with it
+(engine/rehearsal.py), however many there are; the first one's bytes and seconds count.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from laconic.core.memory import State
+from laconic.core.place import Shards
 from laconic.core.slices import ALIGN, CHUNK, SMALL
-from laconic.core.technique import Bucket, Messages, Piece, Settler, Surveyor, Technique, Turn
+from laconic.core.technique import Bucket, Setting
+from laconic.engine.rehearsal import Rehearsal
+from laconic.places.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from laconic.core.meter import Stats
+    from laconic.core.technique import Scheme, Technique
 
 BETA = 0.7
 """The shape of the sample's generalized normal: 2 is the normal, 1 Laplace's, gradients are mostly below."""
@@ -31,7 +34,7 @@ ROUNDS = 4
 """Steps that are taken; the first ones fill residuals and caches, and each phase's best time counts."""
 MOST_WORKERS = CHUNK // SMALL
 """Beyond them the sample would not be cut."""
-SIZE_BYTES = 4
+PHASES = ("encode", "combine", "decode")
 
 
 @dataclass(frozen=True)
@@ -63,104 +66,46 @@ def gradient(numel: int, seed: int, beta: float = BETA) -> torch.Tensor:
 
 def measure(technique: Technique, workers: int, device: torch.device, rounds: int = ROUNDS) -> Rates:
     """The rates of `technique` among so many workers, its kernels on `device`, or on one thread of a CPU."""
-    if isinstance(technique, Settler):
-        technique = technique.settled(workers)
+    whole = ALIGN * workers
+    tensor = CHUNK // whole * whole  # so that all shards are of one size
+    names = tuple(f"sample {number}" for number in range(TENSORS))
+    bucket = Bucket(names, TENSORS * (tensor,), torch.float32)
+    rehearsal = Rehearsal(technique, Setting(workers), device, ENCODERS)
+    grads = [gradient(bucket.numel, worker).to(device) for worker in range(min(workers, ENCODERS))]
+    steps = timed(rehearsal, lambda: rehearsal.reduce(bucket, grads), rounds)
+    each = {phase: best(steps, phase) / bucket.numel for phase in PHASES}
+    return Rates(steps[-1].sent / bucket.numel, **each, hops=_hops(rehearsal.scheme, workers))
+
+
+def timed(rehearsal: Rehearsal, step: Callable[[], object], rounds: int = ROUNDS) -> list[Stats]:
+    """What the first worker's meter says of each of so many steps, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        crew = _Crew(technique, workers, device)
-        for step in range(rounds):
-            crew.step(step)
-        return crew.rates()
+        return list(_steps(rehearsal, step, rounds))
     finally:
         torch.set_num_threads(threads)
 
 
-class _Crew:
-    """The first few of the workers, with their gradients and what they remember."""
+def best(steps: list[Stats], phase: str) -> float:
+    """The fewest seconds that a phase took in a step."""
+    return min(step.seconds.get(phase, 0.0) for step in steps)
 
-    def __init__(self, technique: Technique, workers: int, device: torch.device) -> None:
-        self._technique, self._workers, self._device = technique, workers, device
-        whole = ALIGN * workers
-        tensor = CHUNK // whole * whole  # so that all shards are of one size
-        names = tuple(f"sample {number}" for number in range(TENSORS))
-        self._numel = TENSORS * tensor
-        self._bucket = Bucket(names, TENSORS * (tensor,), torch.float32)
-        crew = range(min(workers, ENCODERS))
-        self._states = [State.of(technique, worker, workers) for worker in crew]
-        self._grads = [gradient(self._numel, worker).to(device) for worker in crew]
-        self._seconds: list[defaultdict[str, float]] = []
-        self._sent = 0
 
-    def step(self, number: int) -> None:
-        """All pieces have been through, once."""
-        self._seconds.append(defaultdict(float))
-        self._sent = 0
-        for piece in self._technique.cut(self._bucket, self._workers):
-            self._travel(piece, number)
-        for state in self._states:
-            state.commit()
+def _steps(rehearsal: Rehearsal, step: Callable[[], object], rounds: int) -> Iterator[Stats]:
+    before = rehearsal.meters[0].stats()
+    for _ in range(rounds):
+        step()
+        now = rehearsal.meters[0].stats()
+        yield now.since(before)
+        before = now
 
-    def rates(self) -> Rates:
-        """Of the last step, with each phase's best time."""
-        best = {
-            phase: min(step[phase] for step in self._seconds) for phase in ("encode", "combine", "decode")
-        }
-        each = {phase: seconds / self._numel for phase, seconds in best.items()}
-        return Rates(self._sent / self._numel, **each, hops=self._hops())
 
-    def _travel(self, piece: Piece, number: int) -> None:
-        span = slice(piece.start, piece.stop)
-        parts = [grad[span] for grad in self._grads]  # which no encode changes
-        turns = [self._turn(piece, number, worker) for worker in range(len(parts))]
-        if isinstance(self._technique, Surveyor):
-            self._agree(self._technique, turns, parts)
-        pairs = zip(turns[1:], parts[1:], strict=True)
-        first = self._timed("encode", lambda: self._technique.encode(turns[0], parts[0]))
-        encoded = [first, *(self._technique.encode(*pair) for pair in pairs)]
-        shard = [encoded[worker % len(encoded)][worker // len(encoded)] for worker in range(self._workers)]
-        messages = self._joined(shard)
-        reply = self._timed("combine", lambda: self._technique.combine(turns[0], messages))
-        replies = self._joined([reply] * self._workers)
-        result = torch.empty_like(parts[0])
-        self._timed("decode", lambda: self._technique.decode(turns[0], replies, result))
-        self._sent += sum(len(message) for message in first[1:]) + (self._workers - 1) * len(reply)
-        self._sent += 2 * (self._workers - 1) * SIZE_BYTES * self._technique.varies
-
-    def _agree(self, technique: Surveyor, turns: list[Turn], parts: list[torch.Tensor]) -> None:
-        pairs = zip(turns[1:], parts[1:], strict=True)
-        first = self._timed("encode", lambda: technique.survey(turns[0], parts[0]))
-        surveys = [first, *(technique.survey(*pair) for pair in pairs)]
-        for turn in turns:
-            turn.agreed = torch.stack(surveys).amax(0)
-        others = self._workers - 1
-        times = others if self._direct else 2 * others / self._workers
-        self._sent += round(times * first.nbytes)
-
-    def _turn(self, piece: Piece, number: int, worker: int) -> Turn:
-        state = self._states[worker]
-        memory = state.part(state.memory(self._bucket, self._device), piece)
-        return Turn(piece, number, worker, memory, tallies=state.tallies)
-
-    def _joined(self, messages: list[torch.Tensor]) -> Messages:
-        return messages if self._technique.varies else torch.stack(messages)
-
-    def _timed(self, phase: str, run: Callable[[], Any]) -> Any:
-        start = _now(self._device)
-        result = run()
-        self._seconds[-1][phase] += _now(self._device) - start
-        return result
-
-    @property
-    def _direct(self) -> bool:
-        """Whether workers agree by telling everybody."""
-        return self._workers <= getattr(self._technique.place, "direct", self._workers)
-
-    def _hops(self) -> int:
-        """One up, and around a ring down; as many for sizes that travel ahead; and those of a survey."""
-        around = self._workers - 1
-        survey = (1 if self._direct else 2 * around) * isinstance(self._technique, Surveyor)
-        return (1 + around) * (1 + self._technique.varies) + survey
+def _hops(scheme: Scheme, workers: int) -> int:
+    """One up, and around a ring down; as many for sizes that travel ahead; and those of a survey."""
+    around = workers - 1
+    survey = (1 if workers <= Peers.direct else 2 * around) * scheme.surveys
+    return (1 + around) * (1 + (Shards(vary=True) in scheme.routes)) + survey
 
 
 def best_seconds(run: Callable[[], object], device: torch.device, rounds: int = ROUNDS) -> float:

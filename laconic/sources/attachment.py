@@ -2,135 +2,166 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
-
-from laconic.core.memory import State
-from laconic.core.technique import Bucket
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
     import torch.distributed as dist
+    from torch import nn
 
     from laconic.core.meter import Stats
+    from laconic.core.place import Seat
     from laconic.core.technique import Technique
-    from laconic.engine.reducer import Exchange
     from laconic.layers.catalog import Choice
-    from laconic.sources.layers import SharedLayers
+    from laconic.sources.replicas import Replicas
 
 
-KEYS = {"technique", "step", "worker", "workers", "memory"}
-"""Of a state."""
+KEYS = frozenset({"technique", "step", "worker", "workers"})
+"""Of a state, whatever the technique."""
+
+
+class Source(Protocol):
+    """Where gradients come from; its hooks come and go with it."""
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A future of the bucket's gradients as all workers have them."""
+
+    def state(self) -> Mapping[str, Any]:
+        """What of a state is the source's own."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The source goes on where `state` was taken."""
+
+    def disconnect(self) -> None:
+        """The model is as it was."""
+
+
+class Engine(Protocol):
+    """What takes gradients, or parameters, to all workers: a reducer, or a gossiper."""
+
+    keys: ClassVar[frozenset[str]]
+    """What of a state is the engine's own, and must be there."""
+    seat: Seat
+    step: int
+    listeners: list[Callable[[int, Stats], None]]
+
+    @property
+    def closer(self) -> Callable[[], None]:
+        """Ends it, and knows nothing else of it."""
+
+    def stats(self) -> Stats:
+        """Steps, bytes sent and received, and seconds by phase."""
+
+    def state(self) -> Mapping[str, Any]:
+        """What of a state is the engine's own."""
+
+    def check(self, state: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """`state` can be loaded into a model with parameters of these sizes."""
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """The engine goes on where `state` was taken."""
 
 
 class Attachment:
-    """What `laconic.attach` returns."""
+    """What `laconic.attach` returns: a source, and the engine that serves it."""
 
     def __init__(
         self,
         technique: Technique,
-        exchange: Exchange,
-        name: Callable[[torch.Tensor], str],
-        sizes: Mapping[str, int] | None,
-        detached: Callable[[], None],
-        layers: SharedLayers | None = None,
+        source: Source,
+        engine: Engine,
+        replicas: Replicas | None = None,
+        sizes: Mapping[str, int] | None = None,
+        detached: Callable[[], None] = lambda: None,
     ) -> None:
-        self.technique = technique
-        self._exchange = exchange
-        self._name = name
-        self._sizes = sizes
-        self._detached = detached
-        self._layers = layers
-        self._close = weakref.finalize(self, exchange.closer)
-        self._begun = False
-        self._seen: set[str] = set()
-        """Of the step that is under way, the first parameters of buckets."""
+        self.technique: Any = technique
+        self._source, self._engine = source, engine
+        self._replicas, self._sizes, self._detached = replicas, sizes, detached
+        self._close = weakref.finalize(self, engine.closer)
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """A future of the bucket's gradients as all workers have them."""
-        if not self._begun:
-            self._begun = True
-            self._exchange.agree_on_step()
-        if self._layers is not None:
-            return self._layers.reduce(bucket)
-        parameters = bucket.parameters()
-        grad = bucket.buffer()
-        layout = Bucket(tuple(map(self._name, parameters)), tuple(p.numel() for p in parameters), grad.dtype)
-        self._end_before(layout)
-        if bucket.is_last():
-            self._seen.clear()
-        return self._exchange.reduce(grad, layout, bucket.is_last())
+        """A future of the bucket's gradients as all workers have them, or those who average gradients."""
+        return self._source.reduce(bucket)
 
-    def _end_before(self, bucket: Bucket) -> None:
-        """A step has ended whose last bucket did not say so, as in the first one of a static graph with two types."""
-        first = bucket.names[0] if bucket.names else ""
-        if first in self._seen:
-            ended = self._exchange.end_step()
-            if ended is not None:
-                ended.wait()
-            self._seen.clear()
-        self._seen.add(first)
+    @property
+    def step(self) -> int:
+        """How many steps have begun."""
+        return self._engine.step
 
     @property
     def choices(self) -> list[Choice] | None:
         """How each layer travels, of a technique for layers, from the second step on."""
-        return self._layers.choices if self._layers is not None else None
+        return getattr(self._source, "choices", None)
+
+    @property
+    def drifts(self) -> bool:
+        """Whether workers have parameters of their own between mixings."""
+        return self.technique.reads == "parameters"
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase since attaching."""
-        return self._exchange.meter.stats()
+        return self._engine.stats()
 
     def on_step(self, listener: Callable[[int, Stats], None]) -> None:
-        """`listener(step, stats)` is called after each step with what that step added, in the lane's thread."""
-        self._exchange.listeners.append(listener)
+        """`listener(step, stats)` is called after each step with what that step added.
+
+        In the lane's thread where gradients are exchanged, and after the optimizer's step where parameters are.
+        """
+        self._engine.listeners.append(listener)
+
+    def average(self) -> nn.Module:
+        """A copy of the model with the mean of all workers' parameters and buffers; all workers must call it."""
+        return self._known_replicas().average()
+
+    def consensus(self, average: nn.Module | None = None) -> float:
+        """How far apart workers are: the mean of |own - mean|², over |mean|²; all workers must call it.
+
+        With the `average` at hand, as `average()` gave it to all of them since the last step, one number travels.
+        """
+        return self._known_replicas().consensus(average)
+
+    def land(self) -> None:
+        """What was under way, if anything, is part of the parameters; all workers must call it."""
+        if self.drifts:
+            self._engine.land()  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs to go on; save it on every worker, as what it remembers is its own."""
+        """All that a resumed run needs to go on; save it on every worker, as what it remembers is its own.
+
+        With Crossover a mixing under way is brought to its end, so all workers must call it, before saving the model.
+        """
         return {
             "technique": type(self.technique).__name__,
-            "step": self._exchange.step,
-            "worker": self._exchange.worker,
-            "workers": self._exchange.workers,
-            "memory": self._exchange.state.values(),
-            "tallies": {name: tally.old.clone() for name, tally in self._exchange.state.tallies.items()},
-            "rows": self._layers.state() if self._layers is not None else {},
+            **self._engine.seat._asdict(),
+            **self._engine.state(),
+            **self._source.state(),
+            "step": self._engine.step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
         technique = type(self.technique).__name__
-        if missing := KEYS - state.keys():
+        if missing := (KEYS | self._engine.keys) - state.keys():
             raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
-        if self._layers is not None:
-            self._layers.load(state.get("rows", {}))  # what is kept of a layer depends on them
+        self._source.load(state)  # what is kept of a layer depends on its rows
         if self._sizes is not None:
-            taken = State.of(self._exchange.technique, state["worker"], state["workers"])
-            taken.check(state["memory"], self._sizes)
-        self._exchange.step = state["step"]
-        seat = (self._exchange.worker, self._exchange.workers)
-        if (state["worker"], state["workers"]) == seat:
-            self._exchange.state.load(state["memory"])
-            self._exchange.state.load_tallies(state.get("tallies", {}))
-        else:
-            if any(state["memory"].values()) or state.get("tallies"):
-                warnings.warn(
-                    f"this checkpoint is of worker {state['worker']} of {state['workers']} and this is worker "
-                    f"{seat[0]} of {seat[1]}: what it remembers is dropped, so the first steps lose what was held "
-                    "back",
-                    stacklevel=2,
-                )
-            self._exchange.state.load({})
-            self._exchange.state.load_tallies({})
+            self._engine.check(state, self._sizes)
+        self._engine.load(state)
 
     def detach(self) -> None:
-        """The model is plain DDP again."""
+        """The model is plain DDP again; with Crossover, workers' parameters stay as different as they are."""
         if self._close.alive:
-            if self._layers is not None:
-                self._layers.remove()
+            self.land()
+            self._source.disconnect()
             self._detached()
             self._close()
+
+    def _known_replicas(self) -> Replicas:
+        if self._replicas is None:
+            raise ValueError("a hook does not know the model; use laconic.attach")
+        return self._replicas

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from laconic.core.meter import Stats
-from laconic.engine.reducer import Exchange
-from laconic.sources.attach import compare, settle
+from laconic.core.place import Place, Traffic
+from laconic.core.technique import Setting
+from laconic.engine.reducer import Reducer
+from laconic.places.peers import Peers
+from laconic.sources.attach import check, compare
 from laconic.sources.attachment import Attachment
-from laconic.sources.sharers import Sharer
-from laconic.techniques.crossover import Crossover
+from laconic.sources.ddp import Buckets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,13 +40,18 @@ class Hook:
     Give `process_group` where the DDP model has one of its own: a hook is not told.
     """
 
-    def __init__(self, technique: Technique, process_group: dist.ProcessGroup | None = None) -> None:
-        if isinstance(technique, Sharer | Crossover):
+    def __init__(
+        self,
+        technique: Technique,
+        process_group: dist.ProcessGroup | None = None,
+        place: Place = Peers(),
+    ) -> None:
+        if getattr(technique, "reads", "gradients") != "gradients":
             raise TypeError(
                 f"{technique!r} needs the model, and a hook sees buckets alone; use laconic.attach"
             )
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
-        self.technique = technique
+        self.technique, self.place = technique, place
         self._group = process_group
         self._attachment: Attachment | None = None
         self._numbers: dict[int, str] = {}
@@ -74,11 +81,14 @@ class Hook:
 
     def _open(self, device: torch.device) -> Attachment:
         group = self._group or dist.group.WORLD
-        self.technique = settle(self.technique, group)
+        check(self.technique, self.place)
         assert group is not None
-        compare(group, repr(self.technique))
-        exchange = Exchange(self.technique, group, device, measure_error=False)
-        attachment = Attachment(self.technique, exchange, self._name, None, lambda: None)
+        scheme = self.technique.bind(Setting(dist.get_world_size(group), self.place.offers))
+        self.technique = scheme.technique
+        compare(group, f"{self.technique!r} at {self.place!r}")
+        post = self.place.open(group, device, Traffic(scheme.routes, scheme.surveys))
+        reducer = Reducer(scheme, post, device)
+        attachment = Attachment(self.technique, Buckets(reducer, self._name), reducer)
         if self._loaded:
             attachment.load_state_dict(self._loaded)
         return attachment

@@ -5,30 +5,49 @@ laconic.explain(model, laconic.RankDAD(rank=4), rows=32, workers=4)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from laconic.sources.sharers import Sharer, shareable
+from laconic.core.technique import Technique
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
-    from laconic.layers.catalog import Choice
+    from laconic.layers.catalog import Choice, Found, Layer
+    from laconic.layers.taps import Taps
 
 HEADINGS = ("layer", "weight", "travels", "numbers", "gradient", "saves")
 
 
-def explain(model: nn.Module, technique: Sharer, *, rows: int, workers: int | None = None) -> str:
+class LayerTechnique(Technique, Protocol):
+    """A technique for layers."""
+
+    private: tuple[str, ...]
+    skip_inputs: bool
+    serves: str
+    """The kind of layers."""
+
+    def find(self, model: nn.Module, public: Mapping[str, nn.Parameter]) -> Found:
+        """The layers that may share, with their modules; `public` are the parameters that are exchanged."""
+
+    def tap(self, found: Found) -> Taps:
+        """Hooks that keep these layers' rows."""
+
+    def choose(self, layer: Layer, rows: int, workers: int) -> Choice:
+        """How a layer travels that has so many rows on a worker."""
+
+
+def explain(model: nn.Module, technique: LayerTechnique, *, rows: int, workers: int | None = None) -> str:
     """A table of the model's layers, for `rows` rows a worker (batch times positions) and so many workers.
 
     Everything that is not in it travels as `Dense`, or stays where it is private. Training makes the same choice,
     with the rows of its first step; which layers are given the data, for `skip_inputs`, shows only there.
     """
-    if not isinstance(technique, Sharer):
+    if technique.reads != "layers":
         raise TypeError(f"{technique!r} serves gradients, not layers: there is nothing to choose")
     if rows < 1:
         raise ValueError(f"rows is {rows}; use the rows that a worker has in a step, 1 or more")
@@ -58,3 +77,17 @@ def cells(
     """One layer's line."""
     outputs, inputs = shape
     return layer, f"{outputs}×{inputs}", way, f"{numbers:,}", f"{gradient:,}", f"{saves:.1f}×"
+
+
+def shareable(technique: LayerTechnique, model: nn.Module, trained: Mapping[str, nn.Parameter]) -> Found:
+    """The layers that may share, with their modules."""
+    for start in technique.private:
+        if not any(name.startswith(start) for name in trained):
+            raise ValueError(f"private has {start!r}, but no trained parameter's name begins so")
+    public = {name: value for name, value in trained.items() if not name.startswith(technique.private)}
+    found = technique.find(model, public)
+    if not found:
+        raise ValueError(
+            f"no {technique.serves} of this model can share; use laconic.Dense() or another technique"
+        )
+    return found

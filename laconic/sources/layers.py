@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 
 from laconic.core import streams
+from laconic.core.place import Everybody
 from laconic.core.technique import Bucket, Piece
-from laconic.engine.reducer import Load
 from laconic.layers.bypass import Bypass
 from laconic.layers.catalog import multiplied
 from laconic.layers.taps import Rows
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
     from torch.nn.parallel import DistributedDataParallel
 
-    from laconic.engine.reducer import Exchange
+    from laconic.engine.journey import Load
+    from laconic.engine.reducer import Reducer
     from laconic.layers.catalog import Choice, Found, Layer
     from laconic.layers.products import Product
-    from laconic.sources.sharers import Sharer
-    from laconic.techniques.dad_scheme import Sharing
+    from laconic.sources.explain import LayerTechnique
+    from laconic.techniques.dad_scheme import DADScheme
 
 Result = torch.futures.Future[torch.Tensor]
 Shared = torch.futures.Future["Mapping[str, Product]"]
@@ -72,23 +73,20 @@ class _Step:
 
 
 class SharedLayers:
-    """One model's layers at work."""
+    """One model's layers at work; `bind` gives the scheme for layers with so many rows, once these are known."""
 
     def __init__(
         self,
         ddp: DistributedDataParallel,
-        technique: Sharer,
+        technique: LayerTechnique,
         found: Found,
-        exchange: Exchange,
+        reducer: Reducer,
+        bind: Callable[[Mapping[str, int]], DADScheme],
         name: Callable[[torch.Tensor], str],
     ) -> None:
         self._ddp: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
-        self._group, self._technique, self._exchange, self._name = (
-            ddp.process_group,
-            technique,
-            exchange,
-            name,
-        )
+        self._group, self._technique, self._reducer = ddp.process_group, technique, reducer
+        self._bind, self._name = bind, name
         self._layers = list(found)
         self._modules = {layer.name: modules for layer, modules in found.items()}
         self._taps = technique.tap(found)
@@ -132,21 +130,22 @@ class SharedLayers:
             pending += self._end_step()
         return ddp_buckets.settled(pending, buffer)
 
-    def state(self) -> dict[str, int]:
-        """What a resumed run needs to choose as this one did."""
-        return dict(self._rows) if self._counted else {}
+    def state(self) -> dict[str, Any]:
+        """The rows, by which a resumed run chooses as this one did."""
+        return {"rows": dict(self._rows) if self._counted else {}}
 
-    def load(self, rows: Mapping[str, int]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Rows are known from a run before."""
+        rows = state.get("rows", {})
         self._rows, self._counted, self.choices = dict(rows), bool(rows), None
         self._step, self._order, self._bypass.prepared = _Step(), Order(), False
         self._spared = frozenset()
         self._bypass.spare([])
         self._taps.narrow()
         self._taps.drop()
-        self._sharing_technique.settle(rows)
+        self._reducer.rebind(self._bind(rows))
 
-    def remove(self) -> None:
+    def disconnect(self) -> None:
         """The model's modules are as they were."""
         self._taps.remove()
         self._bypass.remove()
@@ -154,8 +153,8 @@ class SharedLayers:
             hook.remove()
 
     @property
-    def _sharing_technique(self) -> Sharing:
-        return self._exchange.technique  # type: ignore[return-value]
+    def _scheme(self) -> DADScheme:
+        return self._reducer.scheme  # type: ignore[return-value]
 
     def _sharing(self) -> list[Layer]:
         return [choice.layer for choice in self.choices or () if choice.way != "dense"]
@@ -209,16 +208,16 @@ class SharedLayers:
 
     def _share(self, layer: Layer, weight: torch.Tensor) -> None:
         """The layer's rows are on their way, or its weight's gradient as it is."""
-        piece = self._sharing_technique.piece(layer, weight.dtype)
+        piece = self._scheme.piece(layer, weight.dtype)
         rows = self._taps.take(layer.name) or _none(layer, weight)
-        if self._is_formed(layer):
+        if self._scheme.forms(layer):
             gradient = weight.detach().float().reshape(layer.outputs, layer.inputs)
             rows = rows._replace(gradient=gradient)
-        own = _flattened(layer, rows) if self._exchange.measure_error else weight.new_empty(0)
+        own = _flattened(layer, rows) if self._reducer.measures else weight.new_empty(0)
         self._order.leave(layer)
-        self._step.waiting.append((self._result(layer), Load(piece, rows, own)))
-        sizes = [_known(load.piece) for _, load in self._step.waiting]
-        if self._exchange.measure_error or sizes[-1] is None or sum(filter(None, sizes)) >= TOGETHER:
+        self._step.waiting.append((self._result(layer), self._reducer.layer(piece, rows, own)))
+        sizes = [load.size for _, load in self._step.waiting]
+        if self._reducer.measures or sizes[-1] is None or sum(filter(None, sizes)) >= TOGETHER:
             self._send()
 
     def _send(self) -> None:
@@ -226,7 +225,7 @@ class SharedLayers:
         waiting, self._step.waiting = self._step.waiting, []
         if waiting:
             results = [result for result, _ in waiting]
-            shared = self._exchange.share([load for _, load in waiting])
+            shared = self._reducer.share([load for _, load in waiting])
             shared.then(lambda done: _pass_on(done, results))
 
     def _fill(self, layer: Layer, views: Mapping[str, torch.Tensor]) -> Result:
@@ -236,7 +235,7 @@ class SharedLayers:
         def fill(done: Shared) -> torch.Tensor:
             products = done.value()
             streams.after(filled)  # by DDP, with what backward has made
-            with self._exchange.meter.phase("decode"):
+            with self._reducer.meter.phase("decode"):
                 for name in mine:
                     products[name].into(views[name])
             return next(iter(views.values()))
@@ -262,23 +261,23 @@ class SharedLayers:
                     place.copy_(part.view_as(place))
             return flat
 
-        pieces = self._exchange.pieces(layout)
-        company = last and bool(self._step.waiting) and not self._exchange.measure_error
-        if company and len(pieces) == 1 and _known(pieces[0]) is not None:
+        pieces = self._reducer.pieces(layout)
+        company = last and bool(self._step.waiting) and not self._reducer.measures
+        if company and len(pieces) == 1 and _goes_to_everybody(pieces[0]):
             result: Shared = streams.future(flat.device)
-            self._step.waiting.append((result, Load(pieces[0], None, flat)))
+            self._step.waiting.append((result, self._reducer.layer(pieces[0], None, flat)))
             return result.then(back)
-        return self._exchange.reduce(flat, layout, last=False).then(back)
+        return self._reducer.reduce(flat, layout, last=False).then(back)
 
     def _result(self, layer: Layer) -> Shared:
         """The layer's gradient in this step; its weight and its bias may be in different buckets."""
         if layer.name not in self._step.results:
-            self._step.results[layer.name] = streams.future(self._exchange.device)
+            self._step.results[layer.name] = streams.future(self._reducer.device)
         return self._step.results[layer.name]
 
     def _end_step(self) -> list[Result]:
         """A future that the step's memory is committed, if one has begun."""
-        ended = self._exchange.end_step()
+        ended = self._reducer.end_step()
         self._counted, self._bypass.prepared = True, False
         self._order.end_step(steady=max(self._step.turns.values(), default=1) == 1)
         self._step = _Step()
@@ -310,7 +309,7 @@ class SharedLayers:
             self._rows = {}
             return
         self._rows = {layer.name: rows for layer, (rows, _) in zip(self._layers, found, strict=True)}
-        self._sharing_technique.settle(self._rows)
+        self._reducer.rebind(self._bind(self._rows))
         self.choices = [
             self._choice(layer, rows, bool(fed))
             for layer, (rows, fed) in zip(self._layers, found, strict=True)
@@ -324,15 +323,11 @@ class SharedLayers:
     def _spare(self) -> None:
         """Nothing is computed or kept from now on that nobody needs."""
         sharing = self._sharing()
-        formed = [layer for layer in sharing if self._is_formed(layer)]
+        formed = [layer for layer in sharing if self._scheme.forms(layer)]
         self._spared = frozenset(layer for layer in sharing if layer not in formed)
         self._bypass.spare(module for layer in self._spared for module in self._modules[layer.name])
         dense = {layer.name for layer in self._layers} - {layer.name for layer in sharing}
         self._taps.narrow(dense, [layer.name for layer in formed])
-
-    def _is_formed(self, layer: Layer) -> bool:
-        """Whether its gradient is factored as backward has made it."""
-        return self._sharing_technique.formed.get(layer.weight, layer.convolution)
 
 
 def _check_product(name: str, product: Product, gradient: torch.Tensor, tolerance: float) -> None:
@@ -361,9 +356,8 @@ def _flattened(layer: Layer, rows: Rows) -> torch.Tensor:
     return torch.cat([rows.gradient.flatten(), *bias])
 
 
-def _known(piece: Piece) -> int | None:
-    """The bytes of a message that everybody hears and knows the size of."""
-    return None if piece.gather is None else piece.gather.message
+def _goes_to_everybody(piece: Piece) -> bool:
+    return isinstance(piece.route, Everybody)
 
 
 def _pass_on(done: Shared, results: Sequence[Shared]) -> None:

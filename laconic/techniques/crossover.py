@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from laconic.core import checks
-from laconic.core.technique import Capability, Technique
-from laconic.places.peers import Peers, Place
+from laconic.core.place import Capability
+from laconic.core.technique import Scheme, Setting, Technique
 from laconic.techniques.dense import Dense
 
 
@@ -44,9 +44,8 @@ class Crossover:
     codec: str | None = None
     seed: int = 0
     inner: Technique = Dense()
-    place: Place = Peers()
 
-    needs: ClassVar[Capability] = Capability.COMBINE
+    reads: ClassVar[str] = "parameters"
 
     def __post_init__(self) -> None:
         checks.count("segments", self.segments)
@@ -62,6 +61,17 @@ class Crossover:
                     "codec='int8' would round small second moments to nothing; use it with momentum='local'"
                 )
         checks.seed(self.seed)
+
+    @property
+    def needs(self) -> Capability:
+        """What the technique inside groups needs."""
+        return self.inner.needs
+
+    def bind(self, setting: Setting) -> Scheme:
+        """The technique inside groups, of whose workers the setting speaks."""
+        if self.inner.reads != "gradients":
+            raise ValueError(f"{self.inner!r} cannot serve inside groups; use a technique for gradients")
+        return self.inner.bind(setting)
 
     def nodes(self, workers: int) -> int:
         """How many groups there are among so many workers."""

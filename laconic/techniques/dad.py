@@ -23,15 +23,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from laconic.core import checks
-from laconic.core.technique import Capability
+from laconic.core.place import Capability
+from laconic.core.technique import Setting
 from laconic.layers.catalog import Layer, choose, find
+from laconic.layers.loads import LayerSetting
 from laconic.layers.taps import Taps
-from laconic.places.peers import Peers, Place
-from laconic.techniques.dad_scheme import Sharing
+from laconic.techniques.dad_scheme import DADScheme
 from laconic.techniques.dense import FORMATS, Dense
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch import nn
 
@@ -51,9 +52,9 @@ class DAD:
 
     private: tuple[str, ...] = ()
     skip_inputs: bool = False
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
+    reads: ClassVar[str] = "layers"
     serves: ClassVar[str] = "linear layer"
     warning: ClassVar[str] = (
         "DAD is not private: rows of what layers are given travel to all other workers, and the first layer's are "
@@ -76,9 +77,11 @@ class DAD:
         """How a layer travels that has so many rows on a worker."""
         return choose(layer, ["rows"], rows, rows, workers)
 
-    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
-        """The technique for these layers."""
-        return Sharing(self.place, {layer.weight: layer for layer in layers}, workers)
+    def bind(self, setting: Setting) -> DADScheme:
+        """The technique for a model's layers."""
+        known = layers_of(self, setting)
+        by_weight = {layer.weight: layer for layer in known.layers}
+        return DADScheme(self, known.workers, by_weight, known.rows, Dense().bind(setting))
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,9 @@ class RankDAD:
     skip_inputs: bool = False
     error_feedback: bool = True
     dtype: str = "fp32"
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
+    reads: ClassVar[str] = "layers"
     serves: ClassVar[str] = "linear layer or convolution"
     warning: ClassVar[str] = (
         "RankDAD is not private: combinations of rows of what layers are given travel to other workers, and the "
@@ -139,12 +142,21 @@ class RankDAD:
         way = "two ways" if self.goes_two_ways(workers) else "one way"
         return choose(layer, [way], rows, self.rank, workers)
 
-    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
-        """The technique for these layers."""
-        settled = replace(self, two_way=self.goes_two_ways(workers))
-        by_weight = {layer.weight: layer for layer in layers}
-        return Sharing(self.place, by_weight, workers, settled, Dense(self.dtype))
+    def bind(self, setting: Setting) -> DADScheme:
+        """The technique for a model's layers."""
+        known = layers_of(self, setting)
+        settled = replace(self, two_way=self.goes_two_ways(known.workers))
+        by_weight = {layer.weight: layer for layer in known.layers}
+        rest = Dense(self.dtype).bind(setting)
+        return DADScheme(self, known.workers, by_weight, known.rows, rest, settled)
 
     def goes_two_ways(self, workers: int) -> bool:
         """Whether factors go to owners and back."""
         return workers > FEW if self.two_way is None else self.two_way
+
+
+def layers_of(technique: object, setting: Setting) -> LayerSetting:
+    """The setting, which has layers."""
+    if not isinstance(setting, LayerSetting):
+        raise TypeError(f"{technique!r} needs the model, and a hook sees buckets alone; use laconic.attach")
+    return setting

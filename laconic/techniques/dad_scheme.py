@@ -4,32 +4,32 @@
     combine  the owner of a layer, where it has one, factors everybody's sum again
     decode   a layer's gradients as products of what was heard (products.py)
 
-Everything that is no layer's goes through `Dense`.
+Everything that is no layer's goes through `Dense`. Whether a layer's gradient is factored as backward has made it
+depends on its rows, so the technique is bound once more when these are known.
 """
 
 from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
-from laconic.core.technique import Bucket, Capability, Gather, Memory, Messages, Piece, Reading, Relay, Turn
+from laconic.core.place import Everybody, Messages, Owner, Route
+from laconic.core.technique import Bucket, Cell, Desk, Piece, Reading, Scheme, Side, Slot, Turn
 from laconic.layers.catalog import Layer, multiplied
+from laconic.layers.loads import LayerTurn
 from laconic.layers.products import Product
 from laconic.numerics import lowrank
-from laconic.techniques.dense import FORMATS, Dense
+from laconic.techniques.dense import FORMATS, DenseScheme
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from laconic.core.technique import Count
     from laconic.numerics.lowrank import Factors
-    from laconic.places.peers import Place
-    from laconic.techniques.dad import RankDAD
+    from laconic.techniques.dad import DAD, RankDAD
 
 KEEP = 8
 """Columns of a residual where a layer has few rows; what is beyond them is forgotten."""
@@ -37,138 +37,125 @@ TOP = 4
 """Singular values that are read, of each layer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerPiece(Piece):
-    """A layer's parameters; `owner` factors the sum, unless everybody's messages go to everybody.
-
-    Where `columns` is given, all factors have so many, and sizes need not travel.
-    """
+    """A layer's parameters. Where `columns` is given, all factors have so many, and sizes need not travel."""
 
     layer: Layer
-    owner: int | None
     columns: int | None = None
-    wire: torch.dtype = torch.float32
-
-    @property
-    def gather(self) -> Gather | None:
-        """To everybody, where there is no owner."""
-        return Gather(self._bytes) if self.owner is None else None
-
-    @property
-    def relay(self) -> Relay | None:
-        """The owner, where sizes are known."""
-        known = self._bytes
-        return None if self.owner is None or known is None else Relay(self.owner, known, known)
-
-    @property
-    def _bytes(self) -> int | None:
-        """Of every message, where they are known."""
-        if self.columns is None:
-            return None
-        factors = -(-self.columns * self.layer.width * self.wire.itemsize // 4)
-        return 4 * (factors + self.layer.outputs * (self.layer.bias is not None))
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """DAD, or with `factored` RankDAD, at work on known layers, and `Dense` on all else."""
+class DADScheme(Scheme):
+    """DAD, or with `factored` RankDAD, at work on known layers, and `rest` on all else."""
 
-    place: Place
-    layers: Mapping[str, Layer]
+    technique: DAD | RankDAD
     workers: int
+    layers: Mapping[str, Layer]
+    """By their weights."""
+    rows: Mapping[str, int]
+    """By the layers' names, once they are known."""
+    rest: DenseScheme
     factored: RankDAD | None = None
-    rest: Dense = field(default_factory=Dense)
-    formed: dict[str, bool] = field(default_factory=dict)
-    """Whether a weight's gradient is factored as backward has made it, of each, once that is known."""
-
-    needs: ClassVar[Capability] = Capability.COMBINE
-    varies: ClassVar[bool] = True
-    remembers: ClassVar[tuple[str, ...]] = ()
-
-    def holds(self) -> Mapping[str, Count]:
-        """What factors leave, on workers."""
-        return {"residual": self._residuals} if self._feeds_back else {}
-
-    def keeps(self, worker: int, _workers: int) -> Mapping[str, Count]:
-        """And what those of a layer's owner leave."""
-        owners = self._owners
-
-        def reply_residual(name: str, numel: int) -> int:
-            return self._residuals(name, numel) if owners.get(name) == worker else 0
-
-        two_way = self._feeds_back and self.factored is not None and self.factored.two_way
-        return {"reply residual": reply_residual} if two_way else {}
 
     @property
-    def _feeds_back(self) -> bool:
-        return self.factored is not None and self.factored.error_feedback
+    def memory(self) -> Mapping[str, Slot]:
+        """What factors leave, on workers; and what those of a layer's owner leave."""
+        if self.factored is None or not self.factored.error_feedback:
+            return {}
+        owners = self._owners
 
-    def _residuals(self, name: str, numel: int) -> int:
+        def reply_residual(name: str, numel: int, worker: int) -> int:
+            return self._residuals(name, numel, worker) if owners.get(name) == worker else 0
+
+        own = {"residual": Slot(count=self._residuals)}
+        replies = {"reply residual": Slot(Side.AGGREGATOR, reply_residual)}
+        return own | replies if self.factored.two_way else own
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Those of layers, and those of all else."""
+        pieces = (self.piece(layer, torch.float32) for layer in self.layers.values())
+        return (*self.rest.routes, *{piece.route for piece in pieces})
+
+    def _residuals(self, name: str, numel: int, _worker: int) -> int:
         """How many numbers factors of this parameter leave, once that is known."""
         if name not in self.formed:
             return 0
         return numel if self.formed[name] else KEEP * self.layers[name].width
 
-    def settle(self, rows: Mapping[str, int]) -> None:
-        """Layers have so many rows, by their names; without any, nothing is known yet."""
-        self.formed.clear()
-        if rows and self.factored is not None:
-            thrifty = self.factored.method != "power"
-            self.formed.update(
-                (weight, layer.convolution or (thrifty and rows[layer.name] >= min(layer.shape)))
-                for weight, layer in self.layers.items()
-            )
+    @functools.cached_property
+    def formed(self) -> Mapping[str, bool]:
+        """Whether a weight's gradient is factored as backward has made it, of each, once that is known."""
+        if not self.rows or self.factored is None:
+            return {}
+        thrifty = self.factored.method != "power"
+        return {
+            weight: layer.convolution or (thrifty and self.rows[layer.name] >= min(layer.shape))
+            for weight, layer in self.layers.items()
+        }
 
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
+    def forms(self, layer: Layer) -> bool:
+        """Whether the layer's gradient is factored as backward has made it."""
+        return self.formed.get(layer.weight, layer.convolution)
+
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[Piece]:
         """Everything that is no layer's, as `Dense` cuts it."""
-        return self.rest.cut(bucket, workers)
+        return self.rest.cut(bucket, wire)
 
     def piece(self, layer: Layer, dtype: torch.dtype) -> LayerPiece:
-        """The piece of a layer."""
+        """The piece of a layer: to its owner and back, or to everybody."""
         bucket = Bucket(layer.parameters, layer.sizes, dtype)
-        span = (bucket, 0, bucket.numel, self.workers, bucket.numel)
-        if self.factored is None:
-            return LayerPiece(*span, layer, None)
-        owner = self._owners[layer.weight] if self.factored.two_way else None
-        columns = min(self.factored.rank, layer.outputs, layer.inputs)
-        return LayerPiece(*span, layer, owner, columns if self.factored.energy is None else None, self.wire)
+        columns, size = self._columns(layer), self._size(layer)
+        two_way = self.factored is not None and self.factored.two_way
+        route: Route = Owner(self._owners[layer.weight], size) if two_way else Everybody(size)
+        span = (bucket, 0, bucket.numel, self.workers, bucket.numel, route)
+        return LayerPiece(*span, layer=layer, columns=columns)
+
+    def _columns(self, layer: Layer) -> int | None:
+        """Of all factors of a layer, where their number is known."""
+        if self.factored is None or self.factored.energy is not None:
+            return None
+        return min(self.factored.rank, layer.outputs, layer.inputs)
+
+    def _size(self, layer: Layer) -> int | None:
+        """Bytes of every message about a layer, where they are known."""
+        columns = self._columns(layer)
+        if columns is None:
+            return None
+        factors = -(-columns * layer.width * self.wire.itemsize // 4)
+        return 4 * (factors + layer.outputs * (layer.bias is not None))
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""
         piece = turn.piece
         if not isinstance(piece, LayerPiece):
             return self.rest.encode(turn, grad)
+        assert isinstance(turn, LayerTurn)
         assert turn.rows is not None
-        deltas, inputs = turn.rows.deltas, turn.rows.inputs
-        bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
+        deltas, inputs, gradient = turn.rows.deltas, turn.rows.inputs, turn.rows.gradient
         if self.factored is None:
-            sent = _packed(deltas, inputs).view(torch.uint8)
-        else:
-            kept, layer = turn.memory.get("residual"), piece.layer
-            found = (
-                self._factor_matrix(turn.rows.gradient, kept)
-                if turn.rows.gradient is not None
-                else self._factor(deltas, inputs, kept, layer)
-            )
-            turn.readings |= _readings(piece.layer, found)
-            sent = self._message(found, piece.columns, bias)
-        nothing = sent.new_empty(0)
-        if piece.owner is None or piece.relay is not None:
-            return [sent]
-        return [sent if worker == piece.owner else nothing for worker in range(piece.shards)]
+            return [_packed(deltas, inputs).view(torch.uint8)]
+        bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
+        kept = turn.memory.get("residual")
+        found = (
+            self._factor_matrix(gradient, kept)
+            if gradient is not None
+            else self._factor(deltas, inputs, kept, piece.layer)
+        )
+        turn.readings |= _readings(piece.layer, found)
+        return [self._message(found, piece.columns, bias)]
 
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
-        """The factors of the mean, if the layer is this worker's."""
-        piece = turn.piece
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
+        """The factors of the mean, at the layer's owner."""
+        piece = desk.piece
         if not isinstance(piece, LayerPiece):
-            return self.rest.combine(turn, messages)
-        if turn.worker != piece.owner:
-            return messages[0].new_empty(0)
+            return self.rest.combine(desk, messages)
         deltas, inputs, bias = self._stacked(piece.layer, messages)
-        kept = turn.memory.get("reply residual")
+        kept = desk.memory.get("reply residual")
         found = (
             self._factor_matrix(deltas.T @ inputs, kept)
-            if self.formed[piece.layer.weight]
+            if self.forms(piece.layer)
             else self._factor(deltas, inputs, kept, piece.layer)
         )
         return self._message(found, piece.columns, bias)
@@ -179,8 +166,8 @@ class Sharing:
         if not isinstance(piece, LayerPiece):
             self.rest.decode(turn, replies, grad)
             return
-        heard = replies if piece.owner is None or piece.relay is not None else [replies[piece.owner]]
-        turn.products = self._products(piece, heard)
+        assert isinstance(turn, LayerTurn)
+        turn.products = self._products(piece, replies)
         if len(grad):
             grad.copy_(multiplied(piece.layer, turn.products))
 
@@ -190,9 +177,7 @@ class Sharing:
         weight = {piece.layer.weight: Product(deltas, inputs)}
         return weight if piece.layer.bias is None else {**weight, piece.layer.bias: Product(bias[None])}
 
-    def _factor(
-        self, deltas: torch.Tensor, inputs: torch.Tensor, kept: Memory | None, layer: Layer
-    ) -> Factors:
+    def _factor(self, deltas: torch.Tensor, inputs: torch.Tensor, kept: Cell | None, layer: Layer) -> Factors:
         """The factors to send; what they leave is kept."""
         settings = self.factored
         assert settings is not None
@@ -206,7 +191,7 @@ class Sharing:
         _keep(left, kept, layer)
         return found
 
-    def _factor_matrix(self, gradient: torch.Tensor, kept: Memory | None) -> Factors:
+    def _factor_matrix(self, gradient: torch.Tensor, kept: Cell | None) -> Factors:
         """The same of a gradient that is there already; all that its factors leave is kept."""
         settings = self.factored
         assert settings is not None
@@ -278,7 +263,7 @@ def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     return torch.cat([deltas.reshape(-1), inputs.reshape(-1)]).float()
 
 
-def _keep(left: Factors, kept: Memory, layer: Layer) -> None:
+def _keep(left: Factors, kept: Cell, layer: Layer) -> None:
     columns = kept.new.view(KEEP, layer.width)
     columns.zero_()
     columns[: left.rank, : layer.outputs] = left.P.T

@@ -18,28 +18,17 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from laconic import kernels
-from laconic.core.technique import PIECE_BYTES, Bucket, Capability, Gather, Messages, Piece, Turn, even_pieces
-from laconic.places.peers import Peers, Place
+from laconic.core import checks
+from laconic.core.place import Capability, Everybody, Messages, Route, Shards
+from laconic.core.technique import Bucket, Desk, Piece, Scheme, Setting, Slot, Turn, even_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 FEW_BYTES = 1 << 14
 """What everybody may hear of a piece at once."""
 
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Few(Piece):
-    """Few enough numbers that everybody may have everybody's; `message` is their bytes."""
-
-    message: int
-
-    @property
-    def gather(self) -> Gather:
-        """To everybody."""
-        return Gather(self.message)
 
 
 @dataclass(frozen=True)
@@ -52,30 +41,48 @@ class Dense:
 
     dtype: str = "fp32"
     error_feedback: bool = False
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    varies: ClassVar[bool] = False
+    reads: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
         if self.dtype not in FORMATS:
             raise ValueError(f"dtype {self.dtype!r} is not a wire format; use one of {', '.join(FORMATS)}")
+        checks.flag("error_feedback", self.error_feedback)
+
+    def bind(self, setting: Setting) -> DenseScheme:
+        """Nothing is open but the number of workers."""
+        return DenseScheme(self, setting.workers)
+
+
+@dataclass(frozen=True)
+class DenseScheme(Scheme):
+    """The average among so many workers."""
+
+    technique: Dense
+    workers: int
 
     @property
-    def remembers(self) -> tuple[str, ...]:
+    def memory(self) -> Mapping[str, Slot]:
         """The residual, where rounding leaves one."""
-        return ("residual",) if self.error_feedback else ()
+        return {"residual": Slot()} if self.technique.error_feedback else {}
 
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """Pieces of about half a mebibyte on the wire, or one that goes to everybody."""
-        if 0 < bucket.numel * self._wire(bucket).itemsize * workers <= FEW_BYTES:
-            return [Few(bucket, 0, bucket.numel, 1, bucket.numel, bucket.numel * self._wire(bucket).itemsize)]
-        return even_pieces(bucket, workers, width=PIECE_BYTES // (self._wire(bucket).itemsize * workers))
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """By shards, or a few numbers to everybody."""
+        return (Shards(), Everybody(FEW_BYTES))
+
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[Piece]:
+        """Even pieces, or one that goes to everybody."""
+        itemsize = self._wire(bucket).itemsize
+        if 0 < bucket.numel * itemsize * self.workers <= FEW_BYTES:
+            return [Piece(bucket, 0, bucket.numel, 1, bucket.numel, Everybody(bucket.numel * itemsize))]
+        return even_pieces(bucket, self.workers, width=wire // (itemsize * self.workers))
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The gradient in the wire's format; it shares storage with `grad` where nothing has to change."""
         piece, wire = turn.piece, self._wire(turn.piece.bucket)
-        if self.error_feedback:
+        if self.technique.error_feedback:
             residual = turn.memory["residual"]
             exact = grad + residual.old
             grad = exact.to(wire)
@@ -85,21 +92,24 @@ class Dense:
         )
         return values.view(piece.shards, piece.width).view(torch.uint8)
 
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         """The mean of the messages, rounded once."""
-        assert isinstance(messages, torch.Tensor)
-        values = messages.view(self._wire(turn.piece.bucket))
-        mean = torch.empty_like(values[0])
-        kernels.average(values, mean)
-        return mean.view(torch.uint8)
+        return self._mean(desk.piece, messages)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the mean."""
         assert isinstance(replies, torch.Tensor)
-        if isinstance(turn.piece, Few):
-            replies = self.combine(turn, replies)
+        if isinstance(turn.piece.route, Everybody):
+            replies = self._mean(turn.piece, replies)
         grad.copy_(replies.view(self._wire(turn.piece.bucket)).flatten()[: turn.piece.numel])
 
+    def _mean(self, piece: Piece, messages: Messages) -> torch.Tensor:
+        assert isinstance(messages, torch.Tensor)
+        values = messages.view(self._wire(piece.bucket))
+        mean = torch.empty_like(values[0])
+        kernels.average(values, mean)
+        return mean.view(torch.uint8)
+
     def _wire(self, bucket: Bucket) -> torch.dtype:
-        wire = FORMATS[self.dtype]
+        wire = FORMATS[self.technique.dtype]
         return wire if wire.itemsize < bucket.dtype.itemsize else bucket.dtype

@@ -34,12 +34,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from laconic.core.technique import Messages
+from laconic.core.place import Messages
+from laconic.core.technique import Setting
 from laconic.layers.catalog import Layer
 from laconic.layers.products import Product
 from laconic.layers.taps import Rows, Taps
-from laconic.techniques.dad import DAD
-from laconic.techniques.dad_scheme import LayerPiece, Sharing
+from laconic.techniques.dad import DAD, layers_of
+from laconic.techniques.dad_scheme import DADScheme, LayerPiece
+from laconic.techniques.dense import Dense
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,9 +80,11 @@ class EDAD(DAD):
         assert isinstance(chain, Chain)
         return ChainTaps(chain)
 
-    def bind(self, layers: Sequence[Layer], workers: int) -> Sharing:
+    def bind(self, setting: Setting) -> ChainScheme:
         """The technique for the chain."""
-        return ChainSharing(self.place, {layer.weight: layer for layer in layers}, workers)
+        known = layers_of(self, setting)
+        by_weight = {layer.weight: layer for layer in known.layers}
+        return ChainScheme(self, known.workers, by_weight, known.rows, Dense().bind(setting))
 
 
 class Activation(NamedTuple):
@@ -206,7 +210,7 @@ class ChainTaps(Taps):
         super()._called(name, module, given, {}, output)
 
 
-class ChainSharing(Sharing):
+class ChainScheme(DADScheme):
     """EDAD at work on a chain, and `Dense` on all else."""
 
     def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:

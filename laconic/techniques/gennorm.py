@@ -25,19 +25,31 @@ import numpy as np
 import torch
 
 from laconic.core import checks, slices
+from laconic.core.place import Capability, Messages, Route, Shards
 from laconic.core.slices import SlicePiece, slice_pieces
-from laconic.core.technique import PIECE_BYTES, Bucket, Capability, Memory, Messages, Nothing, Reading, Turn
+from laconic.core.technique import (
+    Bucket,
+    Cell,
+    Desk,
+    Nothing,
+    Reading,
+    Scheme,
+    Setting,
+    Side,
+    Slot,
+    Turn,
+)
 from laconic.kernels import coding
 from laconic.kernels import gennorm as kernels
 from laconic.messages.gennorm import Leveling, Shapes
 from laconic.numerics import generalized_normal, level_codes
+from laconic.numerics.damage import DamagedMessage
 from laconic.numerics.minifloat import FORMATS
-from laconic.places.peers import Peers, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from laconic.core.technique import Count, Piece
+    from laconic.core.technique import Piece
 
 KEPT = 2
 """The numbers that are kept of a part from one fit to the next."""
@@ -50,7 +62,7 @@ class GenNorm:
     `format` is "fp4" (11 levels), "e5m2" or "e4m3". `memory` is what is kept of everything that levels do not say, on
     workers and on aggregators; CO3 has 0.7. `scale` is "fitted", or a factor from gradients to levels. `coder`
     "rans" goes below one bit where most levels are zero, as Huffman codes cannot. Scales are fitted every `refit`
-    steps. Nothing is random: `seed` changes nothing, and is there for those who try one technique after the other.
+    steps. Nothing is random.
     """
 
     format: str = "fp4"
@@ -58,11 +70,9 @@ class GenNorm:
     scale: float | str = "fitted"
     coder: str = "huffman"
     refit: int = 1
-    seed: int = 0
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    varies: ClassVar[bool] = True
+    reads: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
         checks.choice("format", self.format, *FORMATS)
@@ -73,51 +83,68 @@ class GenNorm:
             checks.choice("scale", self.scale, "fitted")
         elif not 1e-30 < checks.number("scale", self.scale) < 1e30:
             raise ValueError(f"scale is {self.scale}; use 'fitted', or a factor above 0")
-        if isinstance(self.refit, bool) or not isinstance(self.refit, int) or self.refit < 1:
-            raise ValueError(f"refit is {self.refit!r}; use a number of steps, 1 or more")
-        checks.seed(self.seed)
+        checks.count("refit", self.refit)
+
+    def bind(self, setting: Setting) -> GenNormScheme:
+        """Nothing is open but the number of workers."""
+        return GenNormScheme(self, setting.workers)
+
+
+@dataclass(frozen=True)
+class GenNormScheme(Scheme):
+    """Levels among so many workers."""
+
+    technique: GenNorm
+    workers: int
 
     @property
-    def remembers(self) -> tuple[str, ...]:
-        """What levels did not say, unless it is forgotten."""
-        return ("residual",) if self.memory else ()
-
-    def keeps(self, worker: int, workers: int) -> Mapping[str, Count]:
-        """An aggregator's residual; and shapes, where they hold for several steps."""
-        residual: dict[str, Count] = {
-            "reply residual": lambda name, numel: slices.owned(name, numel, worker, workers)
+    def memory(self) -> Mapping[str, Slot]:
+        """What levels do not say, on workers and aggregators; and shapes, where they hold for several steps."""
+        workers = self.workers
+        residuals = {
+            "residual": Slot(),
+            "reply residual": Slot(
+                Side.AGGREGATOR, lambda name, numel, worker: slices.owned(name, numel, worker, workers)
+            ),
         }
-        shapes: dict[str, Count] = {
-            "shapes": lambda name, numel: KEPT * len(slices.slices(name, numel, workers)),
-            "reply shapes": lambda name, numel: KEPT * slices.noted(name, numel, worker, workers),
+        shapes = {
+            "shapes": Slot(count=lambda name, numel, _: KEPT * len(slices.slices(name, numel, workers))),
+            "reply shapes": Slot(
+                Side.AGGREGATOR, lambda name, numel, worker: KEPT * slices.noted(name, numel, worker, workers)
+            ),
         }
-        return (residual if self.memory else {}) | (shapes if self.refit > 1 else {})
+        return (residuals if self.technique.memory else {}) | (shapes if self.technique.refit > 1 else {})
 
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """Pieces of whole chunks of parameters: about two million levels of four bits, or one of eight."""
-        numel = 2 * PIECE_BYTES * 8 // kernels.width(FORMATS[self.format])
-        return slice_pieces(bucket, workers, numel=numel) if bucket.numel else []
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """By shards, as long as levels are."""
+        return (Shards(vary=True),)
+
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[Piece]:
+        """Pieces of whole chunks of parameters, with so many bytes of levels before they are coded."""
+        numel = wire * 8 // kernels.width(FORMATS[self.technique.format])
+        return slice_pieces(bucket, self.workers, numel=numel) if bucket.numel else []
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The levels of every shard."""
         piece = _sliced(turn)
         charts = [piece.parts(worker)[:, :2] for worker in range(piece.shards)]
-        residual = turn.memory["residual"] if self.memory else Nothing()
+        residual = turn.memory["residual"] if self.technique.memory else Nothing()
         messages = self._write(turn, grad, residual, charts, self._noted(turn, charts))
         turn.readings["bits up"] = Reading(8.0 * sum(map(len, messages)), piece.numel)
         return messages
 
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         """The levels of the mean."""
-        piece, device = _sliced(turn), messages[0].device
-        sizes = piece.parts(turn.worker)[:, 1]
+        piece, device = _sliced(desk), messages[0].device
+        sizes = piece.parts(desk.shard)[:, 1]
         chart = torch.stack([sizes.cumsum(0) - sizes, sizes], 1)
-        residual = self._reply_residual(turn)
+        residual = self._reply_residual(desk)
         place = device if residual.old is None else residual.old.device
         mean = torch.empty(int(sizes.sum()), dtype=torch.float32, device=place)
-        if not self._read(turn, list(messages), range(len(messages)), turn.worker, chart, mean):
+        if not self._read(desk, list(messages), range(len(messages)), desk.shard, chart, mean):
             return coding.lost().to(device)
-        (reply,) = self._write(turn, mean, residual, [chart], self._reply_noted(turn))
+        (reply,) = self._write(desk, mean, residual, [chart], self._reply_noted(desk))
         return reply.to(device)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
@@ -133,13 +160,15 @@ class GenNorm:
 
     @property
     def _leveling(self) -> Leveling:
-        return Leveling(self.format, self.coder, None if isinstance(self.scale, str) else self.scale)
+        technique = self.technique
+        scale = None if isinstance(technique.scale, str) else technique.scale
+        return Leveling(technique.format, technique.coder, scale)
 
     def _write(
         self,
-        turn: Turn,
+        turn: Turn | Desk,
         values: torch.Tensor,
-        residual: Memory | Nothing,
+        residual: Cell | Nothing,
         charts: Sequence[torch.Tensor],
         notes: _Notes | None,
     ) -> list[torch.Tensor]:
@@ -153,10 +182,10 @@ class GenNorm:
         finite = kernels.gennorm_quantize(
             values,
             residual.old,
-            self.memory,
+            self.technique.memory,
             chart,
             self._leveling.scales(shapes),
-            self.format,
+            self.technique.format,
             residual.new,
             symbols,
             counts,
@@ -167,7 +196,7 @@ class GenNorm:
 
     def _read(
         self,
-        turn: Turn,
+        turn: Turn | Desk,
         messages: Sequence[torch.Tensor],
         senders: Sequence[int],
         shard: int,
@@ -177,23 +206,22 @@ class GenNorm:
         """Whether no message is lost; if so, the shard's parts of `out` are their mean."""
         try:
             return self._leveling.average([message.cpu() for message in messages], chart, out)
-        except ValueError as error:
-            *_, number, what = str(error).split(" ", 5)
+        except DamagedMessage as error:
             about = _names(_sliced(turn), shard)
-            raise ValueError(f"the message of worker {senders[int(number)]} about {about} {what}") from None
+            raise DamagedMessage(senders[error.worker], error.fault, about) from None
 
     def _shapes(
         self,
-        turn: Turn,
+        turn: Turn | Desk,
         values: torch.Tensor,
-        residual: Memory | Nothing,
+        residual: Cell | Nothing,
         chart: torch.Tensor,
         notes: _Notes | None,
     ) -> Shapes | None:
         """The parts' shapes, or None where something is not finite."""
-        known = notes.old() if notes and turn.step % self.refit else None
+        known = notes.old() if notes and turn.step % self.technique.refit else None
         if known is None or not known[:, 1].all():  # zeros have no shape that could hold
-            known = _fitted(values, residual, self.memory, chart)
+            known = _fitted(values, residual, self.technique.memory, chart)
         if known is not None:
             betas = np.array([generalized_normal.grid_beta(int(beta)) for beta in known[:, 0]])
             sizes = chart[:, 1].numpy() * (known[:, 1] > 0)
@@ -202,31 +230,31 @@ class GenNorm:
                 notes.write(known)
         return known
 
-    def _reply_residual(self, turn: Turn) -> Memory | Nothing:
-        if not self.memory:
+    def _reply_residual(self, desk: Desk) -> Cell | Nothing:
+        if not self.technique.memory:
             return Nothing()
-        kept, span = turn.memory["reply residual"], _sliced(turn).owned(turn.worker)
-        return Memory(kept.old[span], kept.new[span])
+        kept, span = desk.memory["reply residual"], _sliced(desk).owned(desk.shard)
+        return Cell(kept.old[span], kept.new[span])
 
     def _noted(self, turn: Turn, charts: Sequence[torch.Tensor]) -> _Notes | None:
         """The shapes of all parts, which are kept in order of their places."""
-        if self.refit == 1:
+        if self.technique.refit == 1:
             return None
         piece = _sliced(turn)
         before = sum(piece.noted(worker).start for worker in range(piece.shards))
         return _Notes(turn.memory["shapes"], before + torch.cat(list(charts))[:, 0].argsort().argsort())
 
-    def _reply_noted(self, turn: Turn) -> _Notes | None:
-        if self.refit == 1:
+    def _reply_noted(self, desk: Desk) -> _Notes | None:
+        if self.technique.refit == 1:
             return None
-        span = _sliced(turn).noted(turn.worker)
-        return _Notes(turn.memory["reply shapes"], torch.arange(span.start, span.stop))
+        span = _sliced(desk).noted(desk.shard)
+        return _Notes(desk.memory["reply shapes"], torch.arange(span.start, span.stop))
 
 
 class _Notes(NamedTuple):
     """Shapes that hold for several steps, as rows of what is kept."""
 
-    kept: Memory
+    kept: Cell
     rows: torch.Tensor
 
     def old(self) -> Shapes:
@@ -239,13 +267,13 @@ class _Notes(NamedTuple):
         new[self.rows.to(new.device)] = torch.from_numpy(shapes).to(new)
 
 
-def _sliced(turn: Turn) -> SlicePiece:
+def _sliced(turn: Turn | Desk) -> SlicePiece:
     assert isinstance(turn.piece, SlicePiece)
     return turn.piece
 
 
 def _fitted(
-    values: torch.Tensor, residual: Memory | Nothing, memory: float, chart: torch.Tensor
+    values: torch.Tensor, residual: Cell | Nothing, memory: float, chart: torch.Tensor
 ) -> Shapes | None:
     """The parts' shapes from their moments, or None where these are not finite."""
     moments = torch.empty(len(chart), 2, dtype=torch.float64)

@@ -28,14 +28,26 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from laconic.core import checks
-from laconic.core.technique import Bucket, Capability, Messages, Nothing, Piece, Reading, Tally, Turn
+from laconic.core.place import Capability, Messages, Route, Shards
+from laconic.core.technique import (
+    Bucket,
+    Desk,
+    Nothing,
+    Piece,
+    Reading,
+    Scheme,
+    Setting,
+    Side,
+    Slot,
+    Turn,
+)
 from laconic.kernels import sign_vote as kernels
 from laconic.messages import sign_vote
 from laconic.numerics import rng, ternary
-from laconic.places.peers import Peers, Place
+from laconic.numerics.damage import DamagedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MAJORITY = 3
 """Voters a coordinate, from which on a vote is more than one worker's word."""
@@ -73,10 +85,9 @@ class SignVote:
     weighting: str = "equal"
     entropy: bool = False
     seed: int = 0
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    varies: ClassVar[bool] = True
+    reads: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
         if isinstance(self.density, str) and self.density != "auto":
@@ -93,44 +104,58 @@ class SignVote:
         checks.flag("entropy", self.entropy)
         checks.seed(self.seed)
 
-    @property
-    def remembers(self) -> tuple[str, ...]:
-        """What is unsaid, unless it is forgotten."""
-        return ("unsaid",) if self.memory else ()
-
-    def tallies(self, workers: int) -> dict[str, Tally]:
-        """For every worker its votes that met others, and those that others were against."""
-        return {"agreement": Tally((workers, 2), FADES)} if self.weighting == "agreement" else {}
-
     def density_at(self, step: int, workers: int) -> float:
         """The share of coordinates that speak."""
         if isinstance(self.density, str):
             return min(1.0, MAJORITY / workers)
         return _check_density(float(self.density(step))) if callable(self.density) else self.density
 
-    def settled(self, workers: int) -> SignVote:
-        """The same with a density that is a number, where it was left open."""
-        density = self.density_at(0, workers)  # a function that gives none says so now
-        return replace(self, density=density) if self.density == "auto" else self
-
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[Piece]:
-        """One piece: coordinates are chosen from whole tensors, and their messages are short."""
+    def bind(self, setting: Setting) -> SignVoteScheme:
+        """With a density that is a number, where it was left open."""
+        workers = setting.workers
         if workers > kernels.MOST:
             raise ValueError(f"there are {workers} workers; SignVote serves up to {kernels.MOST}")
+        density = self.density_at(0, workers)  # a function that gives none says so now
+        return SignVoteScheme(replace(self, density=density) if self.density == "auto" else self, workers)
+
+
+@dataclass(frozen=True)
+class SignVoteScheme(Scheme):
+    """A vote among so many workers."""
+
+    technique: SignVote
+    workers: int
+
+    @property
+    def memory(self) -> Mapping[str, Slot]:
+        """What is unsaid, unless it is forgotten; and of every worker its votes, met and contradicted."""
+        unsaid = {"unsaid": Slot()} if self.technique.memory else {}
+        if self.technique.weighting == "equal":
+            return unsaid
+        return {**unsaid, "agreement": Slot(Side.AGGREGATOR, tally=(self.workers, 2), fades=FADES)}
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """By shards, as long as votes are."""
+        return (Shards(vary=True),)
+
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[Piece]:  # noqa: ARG002
+        """One piece: coordinates are chosen from whole tensors, and their messages are short."""
         if bucket.numel >= ternary.LARGEST:
             raise ValueError(
                 f"a bucket has {bucket.numel} coordinates; use smaller ones, of less than {ternary.LARGEST}"
             )
-        width = -(-bucket.numel // workers)
-        return [Piece(bucket, 0, bucket.numel, workers, width)] if bucket.numel else []
+        width = -(-bucket.numel // self.workers)
+        whole = Piece(bucket, 0, bucket.numel, self.workers, width, Shards(vary=True))
+        return [whole] if bucket.numel else []
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The votes of every shard."""
-        piece = turn.piece
-        chart = chart_of(piece.bucket, self.density_at(turn.step, piece.shards), self.scope)
-        unsaid = turn.memory["unsaid"] if self.memory else Nothing()
+        piece, technique = turn.piece, self.technique
+        chart = chart_of(piece.bucket, technique.density_at(turn.step, piece.shards), technique.scope)
+        unsaid = turn.memory["unsaid"] if technique.memory else Nothing()
         votes = grad.new_empty(int(chart[:, 2].sum()), dtype=torch.int32)
-        cast = kernels.sign_select(grad, unsaid.old, self.memory, chart, unsaid.new, votes)
+        cast = kernels.sign_select(grad, unsaid.old, technique.memory, chart, unsaid.new, votes)
         if cast < 0:
             return [ternary.lost(grad.device)] * piece.shards
         rows = grad.new_empty(piece.shards, ternary.room(piece.width), dtype=torch.uint8)
@@ -140,27 +165,28 @@ class SignVote:
         turn.readings["bits up"] = Reading(8.0 * sum(map(len, messages)), piece.numel)
         return messages
 
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         """The majority of every coordinate's votes."""
-        numel = _shard_numel(turn.piece, turn.worker)
-        tally = turn.tallies.get("agreement")
+        numel = _shard_numel(desk.piece, desk.shard)
+        tally = desk.memory.get("agreement")
         weights = torch.ones(len(messages), dtype=torch.int64)
-        if tally is not None and turn.step >= WARM_UP:
+        if tally is not None and desk.step >= WARM_UP:
             weights = _weights(tally.old)
         reply = messages[0].new_empty(ternary.room(numel))
         counts = messages[0].new_empty(4 + 2 * len(messages), dtype=torch.int64)
-        coins = _coins(turn, rng.shared(self.seed, turn.step)) if self.ties == "random" else None
+        random = self.technique.ties == "random"
+        coins = _coins(desk, rng.shared(self.technique.seed, desk.step)) if random else None
         size = kernels.sign_combine(list(messages), weights.to(reply.device), numel, coins, reply, counts)
         if tally is not None:
             tally.new.add_(counts[4:].view(-1, 2).to(tally.new))
-        turn.readings.update(_readings(counts.tolist(), numel))
-        return sign_vote.coded(reply[:size], numel) if self.entropy else reply[:size]
+        desk.readings.update(_readings(counts.tolist(), numel))
+        return sign_vote.coded(reply[:size], numel) if self.technique.entropy else reply[:size]
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is -1, 0 or 1 everywhere."""
         turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
-        if self.entropy:
-            replies = [_opened(turn, shard, reply) for shard, reply in enumerate(replies)]
+        if self.technique.entropy:
+            replies = [_opened(turn.piece, shard, reply) for shard, reply in enumerate(replies)]
         kernels.sign_decode(list(replies), turn.piece.width, grad)
 
 
@@ -208,22 +234,22 @@ def _shard_numel(piece: Piece, shard: int) -> int:
     return min(piece.width, max(0, piece.numel - shard * piece.width))
 
 
-def _opened(turn: Turn, shard: int, reply: torch.Tensor) -> torch.Tensor:
+def _opened(piece: Piece, shard: int, reply: torch.Tensor) -> torch.Tensor:
     """The reply in a form that the vote's ops know."""
     try:
-        return sign_vote.opened(reply, _shard_numel(turn.piece, shard))
+        return sign_vote.opened(reply, _shard_numel(piece, shard))
     except ValueError as error:
-        raise ValueError(f"the message of worker {shard} {error}") from None
+        raise DamagedMessage(shard, str(error)) from None
 
 
-def _coins(turn: Turn, key: int) -> torch.Tensor:
-    """For every tensor in the worker's shard where it starts there, with which coordinate, and its stream's key.
+def _coins(desk: Desk, key: int) -> torch.Tensor:
+    """For every tensor in the shard where it starts there, with which coordinate, and its stream's key.
 
     So a coordinate's coin is the same whatever the buckets are.
     """
-    names, sizes = turn.piece.bucket.names, turn.piece.bucket.sizes
-    first = turn.worker * turn.piece.width
-    last = first + _shard_numel(turn.piece, turn.worker)
+    names, sizes = desk.piece.bucket.names, desk.piece.bucket.sizes
+    first = desk.shard * desk.piece.width
+    last = first + _shard_numel(desk.piece, desk.shard)
     starts = [stop - size for size, stop in zip(sizes, itertools.accumulate(sizes), strict=True)]
     inside = [
         (max(0, start - first), max(0, first - start), rng.number(name))

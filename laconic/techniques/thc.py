@@ -14,29 +14,31 @@ and never sees a float. For each block of d coordinates, with x = gradient + res
 Norms are taken per block, so that layers of different scale do not spoil each other. An infinite norm stands for
 a gradient that is not finite; M = 0 gives zeros.
 
-With `entropy`, codes and sums travel close to their entropy, with a checksum (thc.py): the result is the same.
+With `entropy`, codes and sums travel close to their entropy, with a checksum (messages/thc.py): the result is
+the same.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 
 from laconic.core import checks
 from laconic.core.blocks import BlockPiece, block_pieces
-from laconic.core.technique import PIECE_BYTES, Bucket, Capability, Memory, Messages, Nothing, Reading, Turn
+from laconic.core.place import Capability, Messages, Route, Shards, Sum
+from laconic.core.technique import Bucket, Cell, Desk, Nothing, Piece, Reading, Scheme, Setting, Slot, Turn
 from laconic.kernels import thc as kernels
-from laconic.messages import thc
-from laconic.numerics import rng, thc_grid
-from laconic.places.peers import Peers, Place
+from laconic.messages.thc import CodedSums
+from laconic.numerics import bits, rng, thc_grid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 LANES = range(8, 17)
+LANE_TYPES = {8: torch.uint8, 16: torch.int16}
 LARGEST = 1 << 15  # sums of 16-bit lanes over a block stay within 32 bits
 SAMPLE = 8  # readings are of one block in so many, where there are many
 WIDEST = 1023  # a finer grid gains nothing and its table takes long to find
@@ -76,26 +78,25 @@ class THC:
     lane: int | None = None
     uniform: bool = False
     entropy: bool = False
-    place: Place = Peers()
+
+    reads: ClassVar[str] = "gradients"
 
     def __post_init__(self) -> None:
-        for name in ("bits", "granularity", "block", "seed", "lane"):
-            value = getattr(self, name)
-            if not isinstance(value, int | None):
-                raise TypeError(f"{name} is {value!r}; use an integer")
+        for name in ("bits", "granularity", "block", "lane"):
+            checks.integer(name, getattr(self, name))
+        checks.seed(self.seed)
         if self.bits not in range(2, 9):
             raise ValueError(f"bits is {self.bits}; use 2 to 8")
-        if not 0 < self.tail < 1:
+        if not 0 < checks.number("tail", self.tail) < 1:
             raise ValueError(f"tail is {self.tail}; use a share between 0 and 1, such as 1/32")
         if not 1e-15 < self.tail < 0.999:
             raise ValueError(f"tail is {self.tail}, which leaves no grid; use a share such as 1/32")
-        if not -(2**63) <= self.seed < 2**63:
-            raise ValueError(f"seed is {self.seed}; use one of 64 bits")
         if not 8 <= self.block <= LARGEST or self.block & (self.block - 1):
             raise ValueError(f"block is {self.block}; use a power of two from 8 to {LARGEST}")
         if self.lane is not None and self.lane not in LANES:
             raise ValueError(f"lane is {self.lane}; use 8 to 16 bits")
-        checks.flag("entropy", self.entropy)
+        for name in ("error_feedback", "uniform", "entropy"):
+            checks.flag(name, getattr(self, name))
         self._check_granularity()
 
     def _check_granularity(self) -> None:
@@ -119,20 +120,18 @@ class THC:
         """Integers of a fixed width can be added by whoever can add; coded ones cannot."""
         return Capability.COMBINE if self.entropy else Capability.COMBINE | Capability.SUM
 
-    @property
-    def varies(self) -> bool:
-        """Only coded messages."""
-        return self.entropy
+    def bind(self, setting: Setting) -> THCScheme:
+        """With the grid for so many workers; codes are looked up by the worker where the place can only add."""
+        adds = Capability.COMBINE not in setting.offers
+        return THCScheme(self, setting.workers, self.grid(setting.workers, whole_bytes=adds), adds)
 
-    @property
-    def remembers(self) -> tuple[str, ...]:
-        """The residual, unless it is switched off."""
-        return ("residual",) if self.error_feedback else ()
-
-    def grid(self, workers: int) -> Grid:
-        """The grid that `workers` workers use."""
+    def grid(self, workers: int, whole_bytes: bool = False) -> Grid:
+        """The grid that `workers` workers use, with lanes of whole bytes if that is asked for."""
         least = self.granularity or 2**self.bits - 1
-        lane = self.lane or next((lane for lane in LANES if 2**lane > least * workers), LANES[-1])
+        lanes = LANES[::8] if whole_bytes else LANES
+        if whole_bytes and self.lane not in (None, *lanes):
+            raise ValueError(f"lane is {self.lane}, but a place that only adds has lanes of 8 or 16 bits")
+        lane = self.lane or next((lane for lane in lanes if 2**lane > least * workers), LANES[-1])
         widest = min(WIDEST, (2**lane - 1) // workers)
         if widest < least:
             raise ValueError(
@@ -147,10 +146,33 @@ class THC:
         )
         return Grid(table, granularity, thc_grid.tail_threshold(self.tail), lane)
 
-    def cut(self, bucket: Bucket, workers: int) -> Sequence[BlockPiece]:
-        """Pieces of about a mebibyte down: three transfers each, so larger than those of one that needs two."""
-        width = 2 * PIECE_BYTES * 8 // (self.grid(workers).lane * workers)
-        return block_pieces(bucket, workers, block=self.block, width=width)
+
+@dataclass(frozen=True)
+class THCScheme(Scheme):
+    """THC among so many workers; with `adds`, messages are lanes that a place need only add."""
+
+    technique: THC
+    workers: int
+    grid: Grid
+    adds: bool = False
+
+    surveys: ClassVar[bool] = True
+
+    @property
+    def memory(self) -> Mapping[str, Slot]:
+        """The residual, unless it is switched off."""
+        return {"residual": Slot()} if self.technique.error_feedback else {}
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """By shards; only coded messages have sizes that vary."""
+        return (Sum(self.grid.lane) if self.adds else Shards(vary=self.technique.entropy),)
+
+    def cut(self, bucket: Bucket, wire: int) -> Sequence[BlockPiece]:
+        """Pieces with so many bytes of sums."""
+        width = wire * 8 // (self.grid.lane * self.workers)
+        (route,) = self.routes
+        return block_pieces(bucket, self.workers, block=self.technique.block, width=width, route=route)
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
         """The norm of every block."""
@@ -160,11 +182,11 @@ class THC:
         return norms
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
-        """The packed codes of every shard."""
+        """The packed codes of every shard; or their integers, for a place that only adds."""
         assert turn.agreed is not None
-        piece, grid = turn.piece, self.grid(turn.piece.shards)
+        piece, grid, technique = turn.piece, self.grid, self.technique
         chart, residual = _chart(turn, grad), self._residual(turn)
-        codes = grad.new_zeros(piece.shards, piece.width * self.bits // 8, dtype=torch.uint8)
+        codes = grad.new_zeros(piece.shards, piece.width * technique.bits // 8, dtype=torch.uint8)
         quality = grad.new_empty(len(chart), 4, dtype=torch.float32)
         kernels.thc_encode(
             grad,
@@ -174,51 +196,62 @@ class THC:
             _table_on(grid.table, grad.device),
             grid.granularity,
             grid.threshold,
-            rng.shared(self.seed, turn.step),
-            rng.own(self.seed, turn.step, turn.worker),
-            self.bits,
+            rng.shared(technique.seed, turn.step),
+            rng.own(technique.seed, turn.step, turn.worker),
+            technique.bits,
             1 if len(chart) < SAMPLE**2 else SAMPLE,
             codes,
             residual.new,
             quality,
         )
         turn.readings.update(_readings(turn.agreed, quality))
-        if not self.entropy:
+        if self.adds:
+            return self._lanes(codes)
+        if not technique.entropy:
             return codes
-        messages = self._coded(turn).seal_codes(codes.cpu())
+        messages = self._coded(turn.piece).seal_codes(codes.cpu())
         turn.readings["bits up"] = Reading(8.0 * sum(map(len, messages)), piece.numel)
         return messages
 
-    def combine(self, turn: Turn, messages: Messages) -> torch.Tensor:
+    def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         """The sums of the codes' integers, packed, and behind them the number of contributors."""
-        if self.entropy:
-            return self._coded(turn).add(messages, turn.worker).to(messages[0].device)
+        if self.technique.entropy:
+            return self._coded(desk.piece).add(messages, desk.shard).to(messages[0].device)
         assert isinstance(messages, torch.Tensor)
-        grid = self.grid(turn.piece.shards)
+        grid = self.grid
         assert len(messages) * grid.granularity < 2**grid.lane, "the sums do not fit their lanes"
-        reply = messages.new_empty(turn.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
-        kernels.thc_combine(messages, _table_on(grid.table, messages.device), self.bits, grid.lane, reply)
+        reply = messages.new_empty(desk.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
+        table = _table_on(grid.table, messages.device)
+        kernels.thc_combine(messages, table, self.technique.bits, grid.lane, reply)
         return reply
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
         """`grad` is the mean of what the contributors' codes say."""
-        if self.entropy:
+        if self.technique.entropy:
             turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
-            replies = self._coded(turn).unseal_sums(replies).to(grad.device)
+            replies = self._coded(turn.piece).unseal_sums(replies).to(grad.device)
         assert isinstance(replies, torch.Tensor)
         assert turn.agreed is not None
-        grid, key = self.grid(turn.piece.shards), rng.shared(self.seed, turn.step)
+        grid, key = self.grid, rng.shared(self.technique.seed, turn.step)
         kernels.thc_decode(
             replies, turn.agreed, _chart(turn, grad), grid.granularity, grid.threshold, key, grid.lane, grad
         )
 
-    def _coded(self, turn: Turn) -> thc.CodedSums:
-        assert isinstance(turn.piece, BlockPiece)
-        grid = self.grid(turn.piece.shards)
-        return thc.CodedSums(grid.table, self.bits, grid.lane, turn.piece)
+    def _lanes(self, codes: torch.Tensor) -> torch.Tensor:
+        """The integers that codes stand for, a lane each, and behind them one contributor."""
+        table = torch.tensor(self.grid.table, dtype=LANE_TYPES[self.grid.lane], device=codes.device)
+        integers = table[bits.unpack(codes, self.technique.bits, codes.shape[1] * 8 // self.technique.bits)]
+        lanes = integers.view(len(codes), -1).view(torch.uint8)
+        one = lanes.new_zeros(len(lanes), kernels.COUNT_BYTES)
+        one[:, 0] = 1
+        return torch.cat([lanes, one], 1)
 
-    def _residual(self, turn: Turn) -> Memory | Nothing:
-        return turn.memory["residual"] if self.error_feedback else Nothing()
+    def _coded(self, piece: Piece) -> CodedSums:
+        assert isinstance(piece, BlockPiece)
+        return CodedSums(self.grid.table, self.technique.bits, self.grid.lane, piece)
+
+    def _residual(self, turn: Turn) -> Cell | Nothing:
+        return turn.memory["residual"] if self.technique.error_feedback else Nothing()
 
 
 def _remedy(granularity: int, workers: int, smallest: int) -> str:

@@ -1,0 +1,163 @@
+"""All workers in one process, taking steps together: for tests, the planner and figures.
+
+Each worker has a post; `together` advances everybody's journeys transfer by transfer. A post leaves what it says on
+the table before a transfer and reads what others left after it, so nothing else happens than among real workers.
+
+Where fewer are present than there are workers, the messages of those who are absent are the messages of those present
+about other shards: as long, and as independent. Replies of theirs are as long as ours.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+
+from laconic.core.place import (
+    Combine,
+    Everybody,
+    Messages,
+    Owner,
+    Result,
+    Route,
+    Seat,
+    Shards,
+    Sum,
+    Traffic,
+    Transfer,
+    Trip,
+)
+from laconic.places.peers import Peers, added, agreement_bytes, channels
+
+SIZE_BYTES = 4
+
+
+class InProcess:
+    """A place for so many workers, of whom `present` have a post.
+
+    `damage` may change what everybody says about shards, workers × shards, on its way up.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        device: torch.device,
+        traffic: Traffic,
+        present: int | None = None,
+        damage: Callable[[list[Any]], list[Any]] | None = None,
+    ) -> None:
+        self.workers, self.device, self.traffic, self.damage = workers, device, traffic, damage
+        self.posts = [InProcessPost(self, worker) for worker in range(min(present or workers, workers))]
+        self.table: defaultdict[int, dict[int, Any]] = defaultdict(dict)
+        """What was said before each transfer, by whom."""
+
+    def damaged(self, heard: list[Any]) -> list[Any]:
+        """What everybody said, as it arrives."""
+        return heard if self.damage is None else self.damage([list(said) for said in heard])
+
+    def heard(self, spoken: int) -> list[Any]:
+        """What those who are present said, in worker order; what was said longer ago is gone."""
+        self.table.pop(spoken - 2, None)
+        return [said for _, said in sorted(self.table[spoken].items())]
+
+
+class InProcessPost:
+    """One of the workers."""
+
+    def __init__(self, place: InProcess, worker: int) -> None:
+        self.seat, self.carrier = Seat(worker, place.workers), place.device
+        self.channels = channels(place.traffic)
+        self._place = place
+        self._spoken = 0
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def latest(self, number: int) -> int:
+        """All are at the same step."""
+        return number
+
+    def agree(self, numbers: torch.Tensor) -> Trip[None]:
+        """Everybody hears everybody."""
+        heard = yield from self._say(
+            "agree", numbers.clone(), agreement_bytes(numbers, self.seat.workers, Peers.direct)
+        )
+        torch.amax(torch.stack(heard), 0, out=numbers)
+
+    def add(self, values: torch.Tensor) -> Trip[None]:
+        """Everybody hears everybody."""
+        heard = yield from self._say("measure", values.clone(), 0)
+        torch.sum(torch.stack(heard), 0, out=values)
+
+    def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
+        """Up to those who combine, if anybody does, and down to all."""
+        worker, workers = self.seat
+        match route:
+            case Everybody():
+                message = messages[0]
+                heard = yield from self._say("down", message, len(message) * (workers - 1))
+                return _joined([heard[each % len(heard)] for each in range(workers)], route.size is not None)
+            case Owner(owner, _):
+                message = messages[0]
+                heard = yield from self._say("up", message, len(message) * (worker != owner))
+                arrived = [heard[each % len(heard)] for each in range(workers)]
+                reply = combine(arrived) if worker == owner else None
+                replies = yield from self._say("down", reply, _size(reply) * (workers - 1))
+                return [next(reply for reply in replies if reply is not None)]
+            case Sum(lane):
+                return (
+                    yield from self._through_shards(messages, lambda arrived: added(arrived, lane), Shards())
+                )
+            case Shards():
+                return (yield from self._through_shards(messages, combine, route))
+
+    def _through_shards(self, messages: Messages, combine: Combine, route: Shards) -> Trip[Messages]:
+        worker, workers = self.seat
+        ahead = SIZE_BYTES * (workers - 1) * route.vary
+        others = sum(len(message) for shard, message in enumerate(messages) if shard != worker)
+        heard = self._place.damaged((yield from self._say("up", list(messages), others + ahead)))
+        # With everybody present, what worker k says about this shard.
+        about = lambda k: (worker + k // len(heard)) % workers  # noqa: E731
+        arrived = [heard[k % len(heard)][about(k)] for k in range(workers)]
+        reply = combine(_joined(arrived, not route.vary))
+        replies = yield from self._say("down", reply, len(reply) * (workers - 1) + ahead)
+        return _joined([replies[k % len(replies)] for k in range(workers)], not route.vary)
+
+    def _say(self, phase: str, what: Any, sent: int) -> Trip[list[Any]]:
+        """What everybody says, once all have."""
+        spoken = self._spoken
+        self._place.table[spoken][self.seat.worker] = what
+        self._spoken += 1
+        yield Transfer(phase, 0, _nothing, sent, sent)
+        return self._place.heard(spoken)
+
+
+def together(
+    journeys: Sequence[Trip[Result]], count: Callable[[int, Transfer], None] = lambda _, __: None
+) -> list[Result]:
+    """What each worker's journey comes to, with all of them under way at once; `count` is told of transfers."""
+    results: dict[int, Result] = {}
+    under_way = dict(enumerate(journeys))
+    while under_way:
+        for worker, journey in list(under_way.items()):
+            try:
+                count(worker, next(journey))
+            except StopIteration as end:
+                results[worker] = end.value
+                del under_way[worker]
+    return [results[worker] for worker in range(len(journeys))]
+
+
+def _nothing() -> dist.Work:
+    return cast("dist.Work", None)
+
+
+def _joined(messages: Sequence[torch.Tensor], alike: bool) -> Messages:
+    return torch.stack(list(messages)) if alike else messages
+
+
+def _size(reply: torch.Tensor | None) -> int:
+    return 0 if reply is None else len(reply)
