@@ -17,7 +17,7 @@ import time
 import torch
 from gpu import copy_rate, seconds
 
-from laconic.core.technique import Bucket, Memory, Turn
+from laconic.core.technique import Bucket, Cell, Desk, Setting, Turn
 from laconic.kernels import coding
 from laconic.kernels import gennorm as ops
 from laconic.kernels import gennorm_launch as launch
@@ -115,16 +115,16 @@ def coded(work: Work, coder: str) -> tuple[float, dict[str, float]]:
 
 def whole(work: Work, coder: str) -> dict[str, float]:
     """Seconds of encode, combine and decode of all `work` as one piece, whose messages the host carries."""
-    technique = GenNorm(work.name, coder=coder, memory=MEMORY)
-    (piece,) = technique.cut(Bucket(("w",), (work.numel,), torch.float32), WORKERS)
-    kept = Memory(*torch.zeros(2, work.numel))
-    turn = Turn(piece, 1, 0, {"residual": Memory(work.old, work.new), "reply residual": kept})
-    messages = list(technique.encode(turn, work.grad))
+    scheme = GenNorm(work.name, coder=coder, memory=MEMORY).bind(Setting(WORKERS))
+    (piece,) = scheme.cut(Bucket(("w",), (work.numel,), torch.float32), 1 << 30)
+    turn = Turn(piece, 1, 0, {"residual": Cell(work.old, work.new)})
+    desk = Desk(piece, 1, 0, {"reply residual": Cell(*torch.zeros(2, work.numel))})
+    messages = list(scheme.encode(turn, work.grad))
     received = messages[:1] * WORKERS
     return {
-        f"encode {coder}": wall(lambda: technique.encode(turn, work.grad)),
-        f"combine {coder}": wall(lambda: technique.combine(turn, received)),
-        f"decode {coder}": wall(lambda: technique.decode(turn, messages, work.out)),
+        f"encode {coder}": wall(lambda: scheme.encode(turn, work.grad)),
+        f"combine {coder}": wall(lambda: scheme.combine(desk, received)),
+        f"decode {coder}": wall(lambda: scheme.decode(turn, messages, work.out)),
     }
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 
 from laconic import THC
-from laconic.core.technique import Bucket, Turn
+from laconic.core.technique import Bucket, Setting
+from laconic.engine.rehearsal import Rehearsal
 from laconic.lab import tasks
 from laconic.numerics import rng
 from laconic.numerics.hadamard import hadamard
@@ -21,14 +22,8 @@ def measured_error(workers: int, tail: float) -> float:
     """NMSE of the mean when every worker has the same gradient."""
     technique = THC(granularity=30, tail=tail, error_feedback=False)
     grad = torch.randn(NUMEL, generator=torch.Generator().manual_seed(workers))
-    (piece,) = technique.cut(Bucket(("w",), (NUMEL,), torch.float32), workers)
-    turns = [Turn(piece, 0, worker) for worker in range(workers)]
-    for turn in turns:
-        turn.agreed = technique.survey(turn, grad)
-    messages = torch.stack([technique.encode(turn, grad) for turn in turns], dim=1)
-    replies = torch.stack([technique.combine(turns[0], shard) for shard in messages])
-    result = torch.empty_like(grad)
-    technique.decode(turns[0], replies, result)
+    rehearsal = Rehearsal(technique, Setting(workers))
+    result, *_ = rehearsal.reduce(Bucket(("w",), (NUMEL,), torch.float32), [grad] * workers)
     return float((result - grad).square().sum() / grad.square().sum())
 
 

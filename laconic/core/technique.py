@@ -169,13 +169,10 @@ class Setting:
 class Scheme(abc.ABC):
     """A technique with nothing left open, and no memory of its own: a server may hold one as well as a worker."""
 
+    technique: Any
+    """As attachments and headers show it."""
     surveys: ClassVar[bool] = False
     """Whether workers agree on some numbers before they encode."""
-
-    @property
-    @abc.abstractmethod
-    def technique(self) -> Technique:
-        """As attachments and headers show it."""
 
     @property
     def memory(self) -> Mapping[str, Slot]:

@@ -89,7 +89,7 @@ class InProcessPost:
 
     def add(self, values: torch.Tensor) -> Trip[None]:
         """Everybody hears everybody."""
-        heard = yield from self._say("measure", values.clone(), 0)
+        heard = yield from self._say("measure", values, 0)
         torch.sum(torch.stack(heard), 0, out=values)
 
     def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
@@ -129,7 +129,7 @@ class InProcessPost:
     def _say(self, phase: str, what: Any, sent: int) -> Trip[list[Any]]:
         """What everybody says, once all have."""
         spoken = self._spoken
-        self._place.table[spoken][self.seat.worker] = what
+        self._place.table[spoken][self.seat.worker] = _copied(what)
         self._spoken += 1
         yield Transfer(phase, 0, _nothing, sent, sent)
         return self._place.heard(spoken)
@@ -153,6 +153,13 @@ def together(
 
 def _nothing() -> dist.Work:
     return cast("dist.Work", None)
+
+
+def _copied(what: Any) -> Any:
+    """As if it had left: a message may lie where its worker's result will."""
+    return (
+        [each.clone() for each in what] if isinstance(what, list) else what if what is None else what.clone()
+    )
 
 
 def _joined(messages: Sequence[torch.Tensor], alike: bool) -> Messages:

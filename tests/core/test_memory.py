@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from laconic.core.memory import State
-from laconic.core.technique import Bucket, Piece, Tally
+from laconic.core.memory import Memory
+from laconic.core.technique import Bucket, Piece, Side, Slot
 
 CPU = torch.device("cpu")
 ONE = Bucket(("a", "b", "c"), (2, 3, 1), torch.float32)
@@ -10,34 +10,34 @@ SPLIT = [Bucket(("c", "a"), (1, 2), torch.float32), Bucket(("b",), (3,), torch.f
 
 
 def _written(state, bucket, values):
-    state.memory(bucket, CPU)["residual"].new.copy_(torch.tensor(values))
+    state.of(bucket, CPU)["residual"].new.copy_(torch.tensor(values))
 
 
 def test_memory_starts_at_zero():
-    assert State(["residual"]).memory(ONE, CPU)["residual"].old.tolist() == [0] * 6
+    assert Memory({"residual": Slot()}, 0).of(ONE, CPU)["residual"].old.tolist() == [0] * 6
 
 
 def test_what_is_written_holds_only_after_a_commit():
-    state = State(["residual"])
+    state = Memory({"residual": Slot()}, 0)
     _written(state, ONE, [1.0, 2, 3, 4, 5, 6])
     state.rollback()
-    assert state.memory(ONE, CPU)["residual"].old.tolist() == [0] * 6
+    assert state.of(ONE, CPU)["residual"].old.tolist() == [0] * 6
     _written(state, ONE, [1.0, 2, 3, 4, 5, 6])
     state.commit()
-    assert state.memory(ONE, CPU)["residual"].old.tolist() == [1, 2, 3, 4, 5, 6]
+    assert state.of(ONE, CPU)["residual"].old.tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_parameters_take_their_memory_along_when_buckets_are_rebuilt():
-    state = State(["residual"])
+    state = Memory({"residual": Slot()}, 0)
     _written(state, ONE, [1.0, 2, 3, 4, 5, 6])
     state.commit()
-    assert state.memory(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
-    assert state.memory(SPLIT[1], CPU)["residual"].old.tolist() == [3, 4, 5]
+    assert state.of(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
+    assert state.of(SPLIT[1], CPU)["residual"].old.tolist() == [3, 4, 5]
     assert state._flat.keys() == set(SPLIT)
 
 
 def test_values_are_copies_by_name_and_load_in_other_buckets():
-    state = State(["residual"])
+    state = Memory({"residual": Slot()}, 0)
     _written(state, ONE, [1.0, 2, 3, 4, 5, 6])
     state.commit()
     values = state.values()
@@ -48,33 +48,39 @@ def test_values_are_copies_by_name_and_load_in_other_buckets():
         "b": [3, 4, 5],
         "c": [6],
     }
-    other = State(["residual"])
+    other = Memory({"residual": Slot()}, 0)
     other.load(values)
     assert other.values()["residual"]["b"].tolist() == [3, 4, 5]
-    assert other.memory(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
+    assert other.of(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
 
 
 def test_loading_replaces_all_that_was_there():
-    state = State(["residual"])
+    state = Memory({"residual": Slot()}, 0)
     _written(state, ONE, [1.0] * 6)
     state.commit()
     state.load({"residual": {"a": torch.tensor([7.0, 8.0])}})
-    assert state.memory(ONE, CPU)["residual"].old.tolist() == [7, 8, 0, 0, 0, 0]
+    assert state.of(ONE, CPU)["residual"].old.tolist() == [7, 8, 0, 0, 0, 0]
 
 
 def test_without_kinds_there_is_nothing():
-    state = State([])
-    assert state.memory(ONE, CPU) == {}
+    state = Memory({}, 0)
+    assert state.of(ONE, CPU) == {}
     assert state.values() == {}
+
+
+def _kept_by(count):
+    return Slot(Side.AGGREGATOR, lambda name, numel, worker: count(name, numel))
 
 
 def _keeping():
     """Of every parameter twice as many values as coordinates, less three for `a`: 1, 6 and 2."""
-    return State(["residual"], {"kept": lambda name, numel: 2 * numel - 3 * (name == "a")})
+    return Memory(
+        {"residual": Slot(), "kept": _kept_by(lambda name, numel: 2 * numel - 3 * (name == "a"))}, 0
+    )
 
 
 def _kept(state, bucket):
-    return state.memory(bucket, CPU)["kept"]
+    return state.of(bucket, CPU)["kept"]
 
 
 def _with_values():
@@ -105,7 +111,7 @@ def test_what_is_kept_moves_with_its_parameter():
     state.commit()
     assert _kept(state, SPLIT[0]).old.tolist() == [8, 9, 1]
     assert _kept(state, SPLIT[1]).old.tolist() == [2, 3, 4, 5, 6, 7]
-    assert state.memory(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
+    assert state.of(SPLIT[0], CPU)["residual"].old.tolist() == [6, 1, 2]
 
 
 def test_what_is_kept_is_among_the_values_and_loads_in_other_buckets():
@@ -123,7 +129,7 @@ def test_what_is_kept_is_among_the_values_and_loads_in_other_buckets():
 
 
 def test_a_technique_may_keep_something_and_remember_nothing():
-    state = State([], {"kept": lambda name, numel: 1})
+    state = Memory({"kept": _kept_by(lambda name, numel: 1)}, 0)
     _kept(state, ONE).new.fill_(7)
     state.commit()
     assert _kept(state, SPLIT[0]).old.tolist() == [7, 7]
@@ -139,49 +145,69 @@ def test_values_of_another_size_are_refused():
         state.check({"residual": {"z": torch.zeros(1)}}, {"a": 2})
     state.load({"kept": {"b": torch.zeros(3)}})
     with pytest.raises(ValueError, match="has 3 values for b, but the model needs 6"):
-        state.memory(ONE, CPU)
+        state.of(ONE, CPU)
 
 
 def test_a_piece_gets_its_span_of_what_is_remembered_and_all_that_is_kept():
     state = _with_values()
-    memory = state.memory(ONE, CPU)
-    part = state.part(memory, Piece(ONE, 2, 5, 1, 3))
-    assert part["residual"].new.tolist() == [3, 4, 5]
-    assert part["kept"].new.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    part["kept"].new[1] = 0
+    memory = state.of(ONE, CPU)
+    own, theirs = state.part(memory, Piece(ONE, 2, 5, 1, 3))
+    assert own["residual"].new.tolist() == [3, 4, 5]
+    assert theirs["kept"].new.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    theirs["kept"].new[1] = 0
     assert memory["kept"].new[1] == 0
 
 
 def test_what_is_kept_lies_where_messages_are_combined():
-    memory = _keeping().memory(ONE, CPU, torch.device("meta"))
+    memory = _keeping().of(ONE, CPU, torch.device("meta"))
     assert memory["residual"].old.device == CPU
     assert memory["kept"].old.device.type == "meta"
 
 
+def _seen(state):
+    return state.part({}, Piece(ONE, 0, 6, 1, 6)).aggregator["seen"]
+
+
 def _tallied():
-    return State([], tallies={"seen": Tally((2,), fades=0.5)})
+    return Memory({"seen": Slot(Side.AGGREGATOR, tally=(2,), fades=0.5)}, 0)
 
 
 def test_a_step_adds_to_a_tally_that_fades():
     state = _tallied()
     for _ in range(2):
         for piece in (1.0, 3.0):  # two pieces of one step
-            state.tallies["seen"].new.add_(torch.tensor([piece, 0]))
+            _seen(state).new.add_(torch.tensor([piece, 0]))
         state.commit()
-    assert state.tallies["seen"].old.tolist() == [0.5 * 4 + 4, 0]
+    assert state.tallies()["seen"].tolist() == [0.5 * 4 + 4, 0]
 
 
 def test_a_step_that_is_not_taken_leaves_tallies_alone():
     state = _tallied()
-    state.tallies["seen"].new.add_(1)
+    _seen(state).new.add_(1)
     state.rollback()
     state.commit()
-    assert state.tallies["seen"].old.tolist() == [0, 0]
+    assert state.tallies()["seen"].tolist() == [0, 0]
 
 
 def test_a_loaded_tally_goes_on_and_others_begin_anew():
     state = _tallied()
-    state.load_tallies({"seen": torch.tensor([2.0, 3.0])})
-    assert state.tallies["seen"].old.tolist() == [2, 3]
-    state.load_tallies({})
-    assert state.tallies["seen"].old.tolist() == [0, 0]
+    state.load({}, {"seen": torch.tensor([2.0, 3.0])})
+    assert state.tallies()["seen"].tolist() == [2, 3]
+    state.load({}, {})
+    assert state.tallies()["seen"].tolist() == [0, 0]
+
+
+def test_what_has_become_known_has_room_and_what_was_known_stays():
+    state = Memory({"left": Slot(count=lambda name, numel, worker: 0)}, 0)
+    state.of(ONE, CPU)
+    state.commit()
+    state.rebind({"left": Slot(count=lambda name, numel, worker: numel)})
+    state.of(ONE, CPU)["left"].new.copy_(torch.arange(6.0))
+    state.commit()
+    state.rebind({"left": Slot(count=lambda name, numel, worker: numel)})
+    assert state.of(SPLIT[1], CPU)["left"].old.tolist() == [2, 3, 4]
+
+
+def test_how_much_an_aggregator_keeps_may_depend_on_who_it_is():
+    counts = [Memory({"kept": Slot(Side.AGGREGATOR, lambda n, numel, w: w)}, worker) for worker in (0, 2)]
+    assert [len(memory.of(ONE, CPU)["kept"].old) for memory in counts] == [0, 6]

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from laconic.core.meter import Meter, Stats
-from laconic.places.peers import Transfer
+from laconic.core.place import Transfer
 
 
 def _transfer(phase, sent=0, received=0):
-    return Transfer(phase, lambda group: None, sent, received)
+    return Transfer(phase, 0, lambda: None, sent, received)
 
 
 def test_bytes_add_up():

@@ -258,4 +258,4 @@ def _run(plan, sizes, workers):
             first = sum(sizes[: int(bucket.names[0][1:])])
             span = slice(first, first + bucket.numel)
             results[step, span] = group.reduce(bucket, list(gradients[:, span]))
-    return results, [state.values() for state in group.states]
+    return results, [memory.values() for memory in group.memories]

@@ -2,8 +2,10 @@ import torch
 import torch.distributed as dist
 
 from laconic import Dense
-from laconic.core.technique import Bucket
-from laconic.engine.reducer import Exchange
+from laconic.core.place import Traffic
+from laconic.core.technique import Bucket, Setting
+from laconic.engine.reducer import Reducer
+from laconic.places.peers import Peers
 from tests.support.owners import OwnerRounds
 from tests.support.workers import run
 
@@ -11,8 +13,10 @@ CPU = torch.device("cpu")
 BUCKETS = [Bucket(("a",), (1000,), torch.float32), Bucket(("b", "c"), (7, 3), torch.float32)]
 
 
-def _exchange(technique=None):
-    return Exchange(technique or Dense(), dist.group.WORLD, CPU, measure_error=False)
+def _reducer(technique=None):
+    scheme = (technique or Dense()).bind(Setting(dist.get_world_size()))
+    post = Peers().open(dist.group.WORLD, CPU, Traffic(scheme.routes, scheme.surveys))
+    return Reducer(scheme, post, CPU)
 
 
 def _grads(step):
@@ -21,13 +25,13 @@ def _grads(step):
 
 
 def _one_step():
-    exchange = _exchange()
+    reducer = _reducer()
     grads = _grads(0)
     kept = [grad.clone() for grad in grads]
-    futures = [exchange.reduce(g, b, last=b is BUCKETS[-1]) for g, b in zip(grads, BUCKETS, strict=True)]
+    futures = [reducer.reduce(g, b, last=b is BUCKETS[-1]) for g, b in zip(grads, BUCKETS, strict=True)]
     results = [future.wait() for future in futures]
     in_place = all(result.data_ptr() == grad.data_ptr() for result, grad in zip(results, grads, strict=True))
-    return kept, results, in_place, exchange.step, exchange.meter.stats().steps
+    return kept, results, in_place, reducer.step, reducer.meter.stats().steps
 
 
 def test_a_bucket_becomes_the_mean_in_place():
@@ -42,13 +46,13 @@ def test_a_bucket_becomes_the_mean_in_place():
 
 def _memory_after(bad_bucket, technique, kind):
     """The memory of one kind after a step in which one bucket is bad on worker 1."""
-    exchange = _exchange(technique)
+    reducer = _reducer(technique)
     grads = _grads(0)
     if bad_bucket is not None and dist.get_rank() == 1:
         grads[bad_bucket][0] = float("nan")
     for grad, bucket in zip(grads, BUCKETS, strict=True):
-        exchange.reduce(grad, bucket, last=bucket is BUCKETS[-1]).wait()
-    return exchange.state.values()[kind]
+        reducer.reduce(grad, bucket, last=bucket is BUCKETS[-1]).wait()
+    return reducer.memory.values()[kind]
 
 
 def test_a_bad_value_in_any_bucket_keeps_the_whole_step_out_of_memory():
@@ -68,12 +72,12 @@ def test_a_bad_value_keeps_the_step_out_of_what_aggregators_keep():
 
 def _two_at_once():
     """Two attachments in one process, used in turn, each on channels of its own."""
-    first, second = _exchange(), _exchange(Dense(dtype="bf16"))
+    first, second = _reducer(), _reducer(Dense(dtype="bf16"))
     sums = []
     for step in range(5):
-        for exchange in (first, second):
+        for reducer in (first, second):
             (grad, _), bucket = _grads(step), BUCKETS[0]
-            sums.append(exchange.reduce(grad, bucket, last=True).wait().sum().item())
+            sums.append(reducer.reduce(grad, bucket, last=True).wait().sum().item())
     first.closer()
     second.closer()
     return sums

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from laconic.engine.waiters import Waiters
+from laconic.engine.mixer import Waiters
 
 
 class Work:

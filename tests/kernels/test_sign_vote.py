@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from fuzz_sign_vote import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from laconic.core.technique import Bucket
 from laconic.kernels import sign_vote as ops
 from laconic.numerics import ternary
 from laconic.techniques.sign_vote import chart_of
+from tests.fuzz.sign_vote import fuzz
 
 pytestmark = pytest.mark.skipif(kernels.native is None, reason="needs the native extension")
 SETS = kernels.native.instruction_sets() if kernels.native else []

@@ -53,7 +53,7 @@ def _run(tmp_path, **changes):
 
 def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(tmp_path):
     results, record = _run(tmp_path)
-    assert record.header.technique == "Dense(dtype='fp32', error_feedback=False, place=Peers(direct=64))"
+    assert record.header.technique == "Dense(dtype='fp32', error_feedback=False)"
     assert record.header.family == "laconic"
     assert [step.step for step in record.steps] == [1, 2, 3, 4]
     assert [point.step for point in record.evals] == [0, 2, 4]

@@ -11,6 +11,7 @@ from laconic.kernels import coding
 from laconic.messages import sign_vote
 from laconic.numerics import ternary
 from laconic.techniques.sign_vote import SignVote
+from tests.support.altered import Altered
 from tests.support.by_hand import Group
 
 
@@ -107,7 +108,9 @@ def _coded():
         (lambda reply: torch.cat([reply[:1], reply[1:].flip(0)]), "is damaged"),
         (lambda reply: torch.cat([reply[:1], coding.lost()]), "is of no known kind"),
         (
-            lambda reply: torch.cat([reply[:1], sign_vote.runs.seal(sign_vote.runs.NONE, reply, reply)]),
+            lambda reply: torch.cat(
+                [reply[:1], sign_vote.coded_runs.seal(sign_vote.coded_runs.NONE, reply, reply)]
+            ),
             "no known form",
         ),
     ],
@@ -122,12 +125,12 @@ def test_without_the_option_a_coded_reply_is_of_no_known_form():
         ternary.unpack(_coded(), 10_000)
 
 
-class _Damaging(SignVote):
+class _Damaging:
     """Replies of worker 1 are damaged on their way."""
 
-    def combine(self, turn, messages):
-        reply = super().combine(turn, messages)
-        if turn.worker == 1:
+    def combine(self, desk, messages):
+        reply = super().combine(desk, messages)
+        if desk.shard == 1:
             reply[40] ^= 1
         return reply
 
@@ -135,7 +138,9 @@ class _Damaging(SignVote):
 def test_a_damaged_reply_names_its_worker():
     bucket = Bucket(("w",), (40_000,), torch.float32)
     with pytest.raises(ValueError, match="the message of worker 1 is damaged"):
-        Group(_Damaging(1.0, entropy=True), 2).reduce(bucket, [_in_rows(40_000).float()] * 2)
+        Group(Altered(SignVote(1.0, entropy=True), _Damaging), 2).reduce(
+            bucket, [_in_rows(40_000).float()] * 2
+        )
 
 
 @pytest.mark.parametrize("value", [1, "yes", None])

@@ -2,11 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from laconic.core.technique import Bucket, Capability
+from laconic.core.place import Capability, Shards
+from laconic.core.technique import Bucket, Setting
 from laconic.kernels import coding
 from laconic.messages import coded_runs, normal_codes
 from laconic.numerics.bits import unpack
 from laconic.techniques.thc import THC
+from tests.support.altered import Altered
 from tests.support.by_hand import Group
 
 NUMEL = 1 << 18
@@ -150,19 +152,19 @@ def test_a_damaged_message_names_its_worker(damage, sentence):
         Group(THC(entropy=True), 3).reduce(bucket, _gradients(3, 30_000), damage=change)
 
 
-class _Damaging(THC):
+class _Damaging:
     """Replies of worker 2 are damaged on their way."""
 
-    def combine(self, turn, messages):
-        reply = super().combine(turn, messages)
-        return _flip(reply) if turn.worker == 2 else reply
+    def combine(self, desk, messages):
+        reply = super().combine(desk, messages)
+        return _flip(reply) if desk.shard == 2 else reply
 
 
 @pytest.mark.parametrize("lane", [8, 11])
 def test_a_damaged_reply_names_its_worker(lane):
     bucket = Bucket(("w",), (30_000,), torch.float32)
     with pytest.raises(ValueError, match="the message of worker 2 is damaged"):
-        Group(_Damaging(entropy=True, lane=lane), 3).reduce(bucket, _gradients(3, 30_000))
+        Group(Altered(THC(entropy=True, lane=lane), _Damaging), 3).reduce(bucket, _gradients(3, 30_000))
 
 
 def test_a_plain_message_of_another_size_is_refused():
@@ -189,8 +191,8 @@ def test_a_code_that_there_is_not_is_refused():
 
 
 def test_only_coded_messages_vary_and_no_switch_can_add_them():
-    assert not THC().varies
-    assert THC(entropy=True).varies
+    assert THC().bind(Setting(2)).routes == (Shards(vary=False),)
+    assert THC(entropy=True).bind(Setting(2)).routes == (Shards(vary=True),)
     assert THC().needs & Capability.SUM
     assert not THC(entropy=True).needs & Capability.SUM
 

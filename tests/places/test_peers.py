@@ -3,27 +3,33 @@ import torch
 import torch.distributed as dist
 
 import laconic
-from laconic.core.technique import Capability
+from laconic.core.place import Capability, Shards
+from laconic.core.technique import Piece
 from laconic.places.peers import Peers
+from tests.support.altered import Altered
 from tests.support.toys import flat, network, parallel, train
 from tests.support.workers import WorkerError, run
 
 
-class _Ragged(laconic.Dense):
+class _Ragged:
     """Dense, with messages and replies of sizes that only their sender knows."""
 
-    varies = True
+    routes = (Shards(vary=True),)
+
+    def cut(self, bucket, wire):
+        width = -(-bucket.numel // self.workers)
+        return [Piece(bucket, 0, bucket.numel, self.workers, width, Shards(vary=True))]
 
     def encode(self, turn, grad):
         rows = super().encode(turn, grad)
         junk = [torch.full((self._extra(turn, shard),), 7, dtype=torch.uint8) for shard in range(len(rows))]
         return [torch.cat([row, more]) for row, more in zip(rows, junk, strict=True)]
 
-    def combine(self, turn, messages):
+    def combine(self, desk, messages):
         for sender, message in enumerate(messages):
-            assert len(message) == self._size(turn) + self._extra_of(turn.step, sender, turn.worker)
-        reply = super().combine(turn, torch.stack([message[: self._size(turn)] for message in messages]))
-        return torch.cat([reply, reply.new_full((5 * turn.worker,), 9)])
+            assert len(message) == self._size(desk) + self._extra_of(desk.step, sender, desk.shard)
+        reply = super().combine(desk, torch.stack([message[: self._size(desk)] for message in messages]))
+        return torch.cat([reply, reply.new_full((5 * desk.shard,), 9)])
 
     def decode(self, turn, replies, grad):
         assert [len(reply) - self._size(turn) for reply in replies] == [5 * k for k in range(len(replies))]
@@ -40,20 +46,20 @@ class _Ragged(laconic.Dense):
         return (3 * sender + 2 * shard + step) % 11
 
 
-def _train(technique):
+def _train(technique, place=laconic.Peers()):
     model = parallel()
-    attachment = laconic.attach(model, technique)
+    attachment = laconic.attach(model, technique, place=place)
     train(model, range(6))
     return flat(model), attachment.stats()
 
 
 def test_messages_of_varying_size_arrive_whole():
-    fixed, ragged = run(3, _train, laconic.Dense()), run(3, _train, _Ragged())
+    fixed, ragged = run(3, _train, laconic.Dense()), run(3, _train, Altered(laconic.Dense(), _Ragged))
     for (weights, _), (ragged_weights, _) in zip(fixed, ragged, strict=True):
         assert torch.equal(weights, ragged_weights)
 
 
-class _Remembering(laconic.THC):
+class _Remembering:
     """THC that keeps what it sent and what it was asked to combine."""
 
     sent, combined = {}, {}
@@ -63,10 +69,10 @@ class _Remembering(laconic.THC):
         self.sent[_place(turn)] = messages.clone()
         return messages
 
-    def combine(self, turn, messages):
-        assert _place(turn) not in self.combined
-        self.combined[_place(turn)] = messages.clone()
-        return super().combine(turn, messages)
+    def combine(self, desk, messages):
+        assert _place(desk) not in self.combined
+        self.combined[_place(desk)] = messages.clone()
+        return super().combine(desk, messages)
 
 
 def _place(turn):
@@ -75,7 +81,7 @@ def _place(turn):
 
 def _sent_and_combined():
     model = parallel()
-    laconic.attach(model, _Remembering(block=64))
+    laconic.attach(model, Altered(laconic.THC(block=64), _Remembering))
     train(model, range(2))
     return _Remembering.sent, _Remembering.combined
 
@@ -91,7 +97,7 @@ def test_every_message_is_combined_exactly_once():
 
 
 def test_workers_agree_alike_directly_and_around_a_ring():
-    direct, ring = (run(3, _train, laconic.THC(block=64, place=Peers(direct=most))) for most in (3, 2))
+    direct, ring = (run(3, _train, laconic.THC(block=64), Peers(direct=most)) for most in (3, 2))
     for (weights, _), (ring_weights, _) in zip(direct, ring, strict=True):
         assert torch.equal(weights, ring_weights)
     assert (
@@ -100,7 +106,7 @@ def test_workers_agree_alike_directly_and_around_a_ring():
 
 
 def test_everything_sent_is_received_by_somebody():
-    for technique in (laconic.Dense(), _Ragged(), laconic.THC(block=64)):
+    for technique in (laconic.Dense(), Altered(laconic.Dense(), _Ragged), laconic.THC(block=64)):
         stats = [stats for _, stats in run(3, _train, technique)]
         assert sum(s.sent for s in stats) == sum(s.received for s in stats)
 
@@ -118,7 +124,7 @@ class _OnlySums(laconic.Peers):
 
 
 def _attach_to_a_place_that_cannot_combine():
-    laconic.attach(parallel(), laconic.Dense(place=_OnlySums()))
+    laconic.attach(parallel(), laconic.Dense(), place=_OnlySums())
 
 
 def test_a_place_that_cannot_serve_a_technique_is_refused_when_attached():
@@ -132,3 +138,23 @@ def _alone():
 
 def test_a_world_of_one_sends_nothing():
     assert run(1, _alone) == [(1, 0)]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_thc_looks_its_table_up_on_the_worker_where_a_place_only_adds(bits):
+    """Bit for bit the same as where codes are looked up, on a grid with lanes of whole bytes."""
+    technique = laconic.THC(
+        block=64, bits=bits, granularity=255 if bits == 8 else 60, lane=16 if bits == 8 else 8
+    )
+    looked_up, added = run(3, _train, technique), run(3, _train, technique, _OnlySums())
+    for (weights, _), (added_weights, _) in zip(looked_up, added, strict=True):
+        assert torch.equal(weights, added_weights)
+
+
+def _attach_coded_sums():
+    laconic.attach(parallel(), laconic.THC(entropy=True), place=_OnlySums())
+
+
+def test_what_cannot_be_added_is_refused_where_a_place_only_adds():
+    with pytest.raises(WorkerError, match=r"offers Capability.SUM, but THC.* needs Capability.COMBINE"):
+        run(1, _attach_coded_sums)

@@ -1,13 +1,13 @@
 import math
 
 import pytest
-from test_simulate_table import DIGITS, TEXT, a_run
 
 from laconic.cli import studies
 from laconic.report import charts
 from laconic.studies import simulate_charts
 from laconic.studies.simulate_charts import figures
 from laconic.studies.simulate_table import best
+from tests.studies.test_simulate_table import DIGITS, TEXT, a_run
 
 METHODS = studies.METHODS.split()
 

@@ -1,56 +1,55 @@
-"""The exchange without processes: encode on each worker, combine each shard, decode."""
+"""The exchange in one process, with one result: all workers must have the same."""
 
 import torch
 
-from laconic.core.memory import State
-from laconic.core.technique import Surveyor, Turn
-
-CPU = torch.device("cpu")
+from laconic.core.technique import Setting
+from laconic.engine.rehearsal import Rehearsal
 
 
 class Group:
-    """Workers of one technique, each with its state."""
+    """Workers of one technique, each with its memory."""
 
-    def __init__(self, technique, workers):
-        self.technique, self.workers, self.step = technique, workers, 0
-        self.states = [State.of(technique, worker, workers) for worker in range(workers)]
+    def __init__(self, technique, workers, **setting):
+        self.rehearsal = Rehearsal(technique, Setting(workers, **setting))
+        self.scheme, self.memories = self.rehearsal.scheme, self.rehearsal.memories
 
-    def reduce(self, bucket, gradients, damage=lambda messages: messages):
+    @property
+    def step(self):
+        return self.rehearsal.step
+
+    @step.setter
+    def step(self, step):
+        self.rehearsal.step = step
+
+    @property
+    def turns(self):
+        """Of all pieces and workers, in the last step."""
+        return [load.turn for loads in self.rehearsal.loads for load in loads]
+
+    @property
+    def desks(self):
+        """Of all pieces and shards, in the last step."""
+        return [load.desk for loads in self.rehearsal.loads for load in loads]
+
+    def reduce(self, bucket, gradients, damage=None):
         """The result of one step; `damage` may change the messages, workers × shards, on their way."""
-        result = torch.empty_like(gradients[0])
-        self.turns = []
-        for piece in self.technique.cut(bucket, self.workers):
-            span = slice(piece.start, piece.stop)
-            turns = [self._turn(piece, bucket, worker) for worker in range(self.workers)]
-            parts = [grad[span] for grad in gradients]
-            if isinstance(self.technique, Surveyor):
-                surveys = [self.technique.survey(*pair) for pair in zip(turns, parts, strict=True)]
-                for turn in turns:
-                    turn.agreed = torch.stack(surveys).amax(0)
-            messages = damage([list(self.technique.encode(*pair)) for pair in zip(turns, parts, strict=True)])
-            if piece.gather is not None:
-                replies = [message for (message,) in messages]
-            else:
-                shards = [[message[shard] for message in messages] for shard in range(self.workers)]
-                replies = [
-                    self.technique.combine(turn, self._joined(shard))
-                    for turn, shard in zip(turns, shards, strict=True)
-                ]
-            self.technique.decode(turns[0], self._joined(replies), result[span])
-            self.turns += turns
-        for state in self.states:
-            state.commit()
-        self.step += 1
-        return result
+        self.rehearsal.place.damage = _once(damage) if damage else None
+        first, *others = self.rehearsal.reduce(bucket, gradients)
+        assert all(torch.equal(first, other) or first.isnan().any() for other in others)
+        return first
 
     def memory(self, worker, bucket):
-        """What the worker has committed, flat, by kind."""
-        return {kind: memory.old for kind, memory in self.states[worker].memory(bucket, CPU).items()}
+        """What the worker has committed, flat, by slot."""
+        return self.rehearsal.remembered(worker, bucket)
 
-    def _turn(self, piece, bucket, worker):
-        state = self.states[worker]
-        memory = state.part(state.memory(bucket, CPU), piece)
-        return Turn(piece, self.step, worker, memory, tallies=state.tallies)
 
-    def _joined(self, messages):
-        return messages if self.technique.varies else torch.stack(messages)
+def _once(damage):
+    """Every worker hears what has become of the messages of a piece, which becomes of them once."""
+    heard = []
+
+    def change(messages):
+        if not heard or heard[-1][0] is not messages[0][0]:
+            heard.append((messages[0][0], damage(messages)))
+        return heard[-1][1]
+
+    return change

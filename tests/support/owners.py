@@ -1,14 +1,13 @@
 """A technique whose aggregators keep a residual of the coordinates that they own, and a number for each slice."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import torch
 
 from laconic.core import slices
-from laconic.core.technique import Capability
-from laconic.places.peers import Peers, Place
+from laconic.core.place import Capability, Shards
+from laconic.core.technique import Scheme, Side, Slot
 
 
 @dataclass(frozen=True)
@@ -16,26 +15,43 @@ class OwnerRounds:
     """Gradients travel up as they are; the mean comes down in bf16, and its owner keeps what rounding lost."""
 
     numel: int = slices.CHUNK
-    place: Place = Peers()
 
     needs: ClassVar[Capability] = Capability.COMBINE
-    remembers: ClassVar[tuple[str, ...]] = ()
-    varies: ClassVar[bool] = True
+    reads: ClassVar[str] = "gradients"
 
-    def keeps(self, worker, workers):
-        seat = {"worker": worker, "workers": workers}
-        return {"lost": partial(slices.owned, **seat), "steps": partial(slices.noted, **seat)}
+    def bind(self, setting):
+        return OwnerScheme(self, setting.workers)
 
-    def cut(self, bucket, workers):
-        return slices.slice_pieces(bucket, workers, numel=self.numel)
+
+@dataclass(frozen=True)
+class OwnerScheme(Scheme):
+    technique: OwnerRounds
+    workers: int
+
+    @property
+    def memory(self):
+        counts = {"lost": slices.owned, "steps": slices.noted}
+        return {
+            name: Slot(
+                Side.AGGREGATOR, lambda n, numel, worker, count=count: count(n, numel, worker, self.workers)
+            )
+            for name, count in counts.items()
+        }
+
+    @property
+    def routes(self):
+        return (Shards(vary=True),)
+
+    def cut(self, bucket, wire):
+        return slices.slice_pieces(bucket, self.workers, numel=self.technique.numel)
 
     def encode(self, turn, grad):
         piece = turn.piece
         return [_gather(piece.parts(k), grad).view(torch.uint8) for k in range(piece.shards)]
 
-    def combine(self, turn, messages):
-        lost, steps = turn.memory["lost"], turn.memory["steps"]
-        owned, noted = turn.piece.owned(turn.worker), turn.piece.noted(turn.worker)
+    def combine(self, desk, messages):
+        lost, steps = desk.memory["lost"], desk.memory["steps"]
+        owned, noted = desk.piece.owned(desk.shard), desk.piece.noted(desk.shard)
         mean = torch.stack([message.view(torch.float32) for message in messages]).mean(0)
         exact = mean + lost.old[owned]
         reply = exact.to(torch.bfloat16)

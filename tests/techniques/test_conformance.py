@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 import laconic
-from laconic.core.technique import Bucket, Keeper
+from laconic.core.technique import Bucket
 from laconic.techniques.dad import DAD, RankDAD
 from laconic.techniques.edad import EDAD
 from laconic.techniques.gennorm import GenNorm
@@ -225,8 +225,6 @@ def _memory_by_name(technique, buckets):
 
 @every_technique
 def test_memory_belongs_to_parameters_whatever_the_buckets(row):
-    if not (getattr(row.technique, "remembers", ()) or isinstance(row.technique, Keeper | RankDAD)):
-        pytest.skip("this technique remembers nothing")
     (few, _), (many, _) = (run(2, _memory_by_name, row.technique, size) for size in (25, 0.05))
     for kind in few:
         assert few[kind].keys() == many[kind].keys()

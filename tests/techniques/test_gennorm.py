@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from laconic.core import slices
-from laconic.core.technique import Bucket, Reading
+from laconic.core.technique import Bucket, Reading, Setting
 from laconic.kernels import coding
 from laconic.messages.gennorm import SIDE, Leveling
 from laconic.numerics.minifloat import FORMATS
@@ -33,9 +33,9 @@ def _laplace(numel, seed=0):
 def _replied(group, bucket=BUCKET):
     """What aggregators have not said, each of its own coordinates, put where these are."""
     residual = torch.zeros(bucket.numel)
-    for worker in range(group.workers):
+    for worker in range(group.scheme.workers):
         own = iter(group.memory(worker, bucket)["reply residual"].split(1))
-        for piece in group.technique.cut(bucket, group.workers):
+        for piece in group.scheme.cut(bucket, group.rehearsal.wire):
             for start, numel in piece.parts(worker)[:, :2].tolist():
                 span = slice(piece.start + start, piece.start + start + numel)
                 residual[span] = torch.cat([next(own) for _ in range(numel)])
@@ -82,8 +82,7 @@ def test_what_is_beyond_the_last_level_does_not_pile_up():
 
 def test_a_technique_that_forgets_has_no_memory():
     technique = GenNorm(memory=0)
-    assert technique.remembers == ()
-    assert technique.keeps(0, 2) == {}
+    assert technique.bind(Setting(2)).memory == {}
     group, gradients = Group(technique, 2), _gradients(2)
     assert torch.equal(group.reduce(BUCKET, gradients), group.reduce(BUCKET, gradients))
 
@@ -199,7 +198,7 @@ def _shapes_sent(group, gradients):
     """The side information of worker 0's first message in one step."""
     sent = []
     group.reduce(BUCKET, gradients, damage=lambda m: sent.append(m[0][0]) or m)
-    piece = group.technique.cut(BUCKET, group.workers)[0]
+    piece = group.scheme.cut(BUCKET, group.rehearsal.wire)[0]
     side = sent[0][coding.HEAD : coding.HEAD + SIDE.itemsize * len(piece.parts(0))].numpy().view(SIDE)
     return list(zip(side["beta"].tolist(), side["alpha"].tolist(), strict=True))
 
@@ -316,9 +315,8 @@ REFUSED = {
     "memory a word": ({"memory": "much"}, TypeError, "memory is 'much'; use a number"),
     "no scale": ({"scale": 0}, ValueError, "scale is 0; use 'fitted', or a factor above 0"),
     "unknown scale": ({"scale": "free"}, ValueError, "scale is 'free'; use 'fitted'"),
-    "never fitted": ({"refit": 0}, ValueError, "refit is 0; use a number of steps, 1 or more"),
-    "half a step": ({"refit": 0.5}, ValueError, "refit is 0.5; use a number of steps, 1 or more"),
-    "a seed of words": ({"seed": "x"}, ValueError, "seed is 'x'; use an integer of 64 bits"),
+    "never fitted": ({"refit": 0}, ValueError, "refit is 0; use an integer, 1 or more"),
+    "half a step": ({"refit": 0.5}, ValueError, "refit is 0.5; use an integer, 1 or more"),
 }
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import laconic
-from laconic.core.technique import Bucket, Reading
+from laconic.core.technique import Bucket, Reading, Setting
 from laconic.numerics import ternary
 from laconic.techniques.sign_vote import WARM_UP, Ramp, SignVote
 from tests.support.by_hand import Group
@@ -96,7 +96,7 @@ def _spoken(messages):
 
 
 def test_a_technique_that_forgets_has_no_memory():
-    assert SignVote(memory=0).remembers == ()
+    assert SignVote(memory=0).bind(Setting(2)).memory == {}
     gradients = _gradients(2)
     group = Group(SignVote(0.1, memory=0), 2)
     assert torch.equal(group.reduce(BUCKET, gradients), group.reduce(BUCKET, gradients))
@@ -144,8 +144,9 @@ def test_both_directions_are_small():
 
 
 def _summed(group):
-    names = {name for turn in group.turns for name in turn.readings}
-    each = {name: [turn.readings[name] for turn in group.turns if name in turn.readings] for name in names}
+    both = [*group.turns, *group.desks]
+    names = {name for one in both for name in one.readings}
+    each = {name: [one.readings[name] for one in both if name in one.readings] for name in names}
     return {name: Reading(sum(r.amount for r in rs), sum(r.of for r in rs)) for name, rs in each.items()}
 
 
@@ -161,7 +162,7 @@ def test_readings_count_what_happened():
     assert readings["ties"] == Reading(1, 3)
     assert readings["nonzero"] == Reading(2, 6)
     assert readings["votes"] == Reading(6, 6)
-    assert readings["bits down"].of == 6
+    assert readings["bits down"].of == 3 * 6  # everybody hears everything
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_schedule_that_leaves_the_range_is_refused():
 
 @pytest.mark.parametrize(("workers", "density"), [(2, 1.0), (4, 0.75), (15, 0.2), (300, 0.01)])
 def test_auto_wants_three_voters_a_coordinate(workers, density):
-    assert SignVote("auto").settled(workers) == SignVote(density)
+    assert SignVote("auto").bind(Setting(workers)).technique == SignVote(density)
     assert SignVote("auto").density_at(5, workers) == density
 
 
@@ -229,14 +230,14 @@ def test_bad_options_get_one_sentence(options, sentence):
 
 def test_a_function_that_gives_no_density_is_refused_when_attached():
     with pytest.raises(ValueError, match=r"density is 5\.0"):
-        SignVote(lambda step: 5.0).settled(4)
+        SignVote(lambda step: 5.0).bind(Setting(4))
 
 
 def test_so_many_workers_or_coordinates_are_refused():
     with pytest.raises(ValueError, match="there are 1024 workers; SignVote serves up to 1023"):
-        SignVote().cut(BUCKET, 1024)
+        SignVote().bind(Setting(1024))
     with pytest.raises(ValueError, match="use smaller ones"):
-        SignVote().cut(Bucket(("w",), (1 << 30,), torch.float32), 2)
+        SignVote().bind(Setting(2)).cut(Bucket(("w",), (1 << 30,), torch.float32), 1 << 20)
 
 
 def _noisy(workers, truth, seed, liars=()):
@@ -249,7 +250,7 @@ def _noisy(workers, truth, seed, liars=()):
 def _right(group, steps, truth, liars=()):
     """The share of coordinates that are right after so many steps."""
     for step in range(steps):
-        result = group.reduce(BUCKET, _noisy(group.workers, truth, step, liars))
+        result = group.reduce(BUCKET, _noisy(group.scheme.workers, truth, step, liars))
     return float((result == truth).float().mean())
 
 
@@ -257,7 +258,7 @@ def test_workers_who_lie_lose_their_say_and_then_help():
     truth = _gradients(1)[0].sign()
     group = Group(SignVote(0.5, memory=0, weighting="agreement"), 7)
     equal = _right(group, WARM_UP, truth, liars=(1, 4))
-    agreement = group.states[0].tallies["agreement"].old
+    agreement = group.memories[0].tallies()["agreement"]
     against = agreement[:, 1] / agreement[:, 0]
     assert against[[1, 4]].min() > 0.5 > against[[0, 2, 3, 5, 6]].max()
     assert _right(group, 20, truth, liars=(1, 4)) > equal + 0.05

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import laconic
-from laconic.core.technique import Bucket, Memory, Reading, Turn
+from laconic.core.technique import Bucket, Cell, Desk, Reading, Setting, Turn
 from laconic.kernels.thc import COUNT_BYTES
 from laconic.numerics import rng
 from laconic.numerics.bits import pack, unpack
@@ -17,23 +17,27 @@ NUMEL = 1 << 18
 
 
 def _turns(technique, workers, numel=NUMEL, step=0):
-    (piece,) = technique.cut(Bucket(("w",), (numel,), torch.float32), workers)
-    memory = [{kind: Memory(*torch.zeros(2, numel)) for kind in technique.remembers} for _ in range(workers)]
+    scheme = technique.bind(Setting(workers))
+    (piece,) = scheme.cut(Bucket(("w",), (numel,), torch.float32), 1 << 20)
+    memory = [{kind: Cell(*torch.zeros(2, numel)) for kind in scheme.memory} for _ in range(workers)]
     return [Turn(piece, step, worker, memory[worker]) for worker in range(workers)]
 
 
 def _messages(technique, turns, gradients):
-    surveys = [technique.survey(turn, grad) for turn, grad in zip(turns, gradients, strict=True)]
+    scheme = technique.bind(Setting(len(turns)))
+    surveys = [scheme.survey(turn, grad) for turn, grad in zip(turns, gradients, strict=True)]
     for turn in turns:
         turn.agreed = torch.stack(surveys).amax(0)
-    return torch.stack([technique.encode(turn, grad) for turn, grad in zip(turns, gradients, strict=True)])
+    return torch.stack([scheme.encode(turn, grad) for turn, grad in zip(turns, gradients, strict=True)])
 
 
 def _decoded(technique, turn, messages):
     """What the combination of `messages`, workers × shards × bytes, says."""
-    replies = torch.stack([technique.combine(turn, messages[:, shard]) for shard in range(messages.shape[1])])
+    scheme = technique.bind(Setting(turn.piece.shards))
+    desks = [Desk(turn.piece, turn.step, shard) for shard in range(messages.shape[1])]
+    replies = torch.stack([scheme.combine(desk, messages[:, desk.shard]) for desk in desks])
     result = torch.empty(turn.piece.numel)
-    technique.decode(turn, replies, result)
+    scheme.decode(turn, replies, result)
     return result
 
 
@@ -168,7 +172,7 @@ def test_combine_only_adds_integers():
     technique = THC()
     turn = _turns(technique, 3, numel=4096 * 3)[0]
     codes = torch.randint(0, 16, (3, turn.piece.width), generator=torch.Generator().manual_seed(0))
-    reply = technique.combine(turn, pack(codes, 4))
+    reply = technique.bind(Setting(3)).combine(Desk(turn.piece, 0, 0), pack(codes, 4))
     table, lane = torch.tensor(technique.grid(3).table), technique.grid(3).lane
     assert torch.equal(unpack(reply[None, :-COUNT_BYTES], lane, turn.piece.width)[0], table[codes].sum(0))
     assert unpack(reply[None, -COUNT_BYTES:], 16, 1).item() == 3
@@ -192,7 +196,8 @@ def test_up_to_a_thousand_workers_are_served(workers):
 def test_messages_are_as_small_as_promised():
     technique = THC()
     for workers in (4, 8):
-        pieces = technique.cut(Bucket(("a", "b"), (3136 * 1024, 1024), torch.float32), workers)
+        bucket = Bucket(("a", "b"), (3136 * 1024, 1024), torch.float32)
+        pieces = technique.bind(Setting(workers)).cut(bucket, 1 << 20)
         numel = sum(piece.numel for piece in pieces)
         up = sum(piece.shards * piece.width / 2 for piece in pieces)
         down = sum(piece.shards * (piece.width + COUNT_BYTES) for piece in pieces)
@@ -230,7 +235,7 @@ def test_the_meter_counts_what_was_promised(workers):
         ({"tail": 1.5}, "tail is 1.5"),
         ({"tail": 1e-17}, "leaves no grid"),
         ({"tail": 0.9999}, "leaves no grid"),
-        ({"seed": 2**64}, "seed is 18446744073709551616; use one of 64 bits"),
+        ({"seed": 2**64}, "seed is 18446744073709551616; use an integer of 64 bits"),
         ({"granularity": 2000}, "granularity is 2000; use at most 1023"),
         ({"block": 1000}, "block is 1000; use a power of two"),
         ({"lane": 7}, "lane is 7; use 8 to 16 bits"),
@@ -242,7 +247,7 @@ def test_bad_settings_get_one_sentence(options, said):
         THC(**options)
 
 
-@pytest.mark.parametrize("option", ["bits", "granularity", "block", "seed", "lane"])
+@pytest.mark.parametrize("option", ["bits", "granularity", "block", "lane"])
 def test_settings_that_are_no_integers_are_refused(option):
     with pytest.raises(TypeError, match=rf"{option} is 4\.0; use an integer"):
         THC(**{option: 4.0})
@@ -263,4 +268,4 @@ def test_settings_that_are_no_integers_are_refused(option):
 )
 def test_a_sum_beyond_the_lane_is_refused(options, workers, said):
     with pytest.raises(ValueError, match=said):
-        THC(**options).cut(Bucket(("w",), (10,), torch.float32), workers)
+        THC(**options).bind(Setting(workers))
