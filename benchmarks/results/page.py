@@ -7,10 +7,12 @@ made and checked.
 
 from __future__ import annotations
 
+import math
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from benchmarks.results import claims, figures, method, rates, rules
-from benchmarks.results.board import Board, board, is_real, missed, place_in_table, sooner
+from benchmarks.results.board import Board, board, is_real, missed, place_in_table, sooner, soonest
 from benchmarks.results.rules import MISSING
 from benchmarks.results.tables import comparison, metric, phases, specs_of, table, words_table
 from laconic.plan import cost_check
@@ -85,7 +87,7 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
 
 
 def summary(shown: Board, link: str) -> str:
-    """A short table for a README: how much sooner each technique is with the fewest workers, and where it ends."""
+    """A short table for a README, with the fewest workers: how much sooner the first ones are, and where they end."""
     places = [
         rows
         for rows in shown.sections
@@ -94,7 +96,7 @@ def summary(shown: Board, link: str) -> str:
     fewest = min((rows[0].setting.workers for rows in places), default=0)
     chosen = [rows for rows in places if rows[0].setting.workers == fewest]
     labels = dict.fromkeys(
-        row.label for row in sorted((row for rows in chosen for row in rows), key=place_in_table)
+        row.label for row in sorted((row for rows in chosen for row in _first(rows)), key=place_in_table)
     )
     head = ["", *(f"{rows[0].setting.task}, {rows[0].setting.link}" for rows in chosen)]
     lines = [[label, *(_brief(label, rows) for rows in chosen)] for label in labels]
@@ -104,9 +106,10 @@ def summary(shown: Board, link: str) -> str:
     )
     words = (
         f"How many times sooner than plain DDP a technique reaches the target (plain DDP's final accuracy less half "
-        f"a point, or its final loss and 1 %), and where it ends: {fewest} workers on one machine"
+        f"a point, or its final loss and 1 %), and where it ends; of PyTorch's hooks and of Laconic's techniques, "
+        f"those that are first in a column. {fewest} workers on one machine"
         f"{''.join(f' ({machine})' for machine in machines)}, the mean of up to {seeds} seeds. Seconds are "
-        f"projected, from full trainings and from steps timed on each link. "
+        f"projected, from full trainings and from steps timed on each link; a dash is what no record shows. "
         f"[All results, and what they were made with]({link})"
     )
     return f"{table(head, lines)}\n\n{words}"
@@ -150,6 +153,19 @@ def _rates(used: Sequence[Run], others: Sequence[Run]) -> str:
         "SignVote, whose step is a sign, with its own). Bold is what all other tables have:"
     )
     return f"{words}\n\n{tried}" if tried else ""
+
+
+def _first(rows: Section) -> list[Row]:
+    """Plain DDP, the first of PyTorch's hooks and the first of Laconic's techniques."""
+    families = grouped([row for row in rows if row.final is not None], attrgetter("family"))
+    return [soonest(family) or max(family, key=_end) for family in families.values()]
+
+
+def _end(row: Row) -> tuple[bool, float]:
+    """Where the row ends: more is better, and anything better than not a number."""
+    assert row.final is not None
+    value = row.final.mean if row.setting.higher_is_better else -row.final.mean
+    return math.isfinite(value), value
 
 
 def _brief(label: str, rows: Section) -> str:

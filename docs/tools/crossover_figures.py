@@ -1,6 +1,6 @@
 """Draws the figure of crossover.md, and prints its differences and counts, from the records of the study.
 
-python docs/crossover_figures.py STUDY DATA
+python docs/tools/crossover_figures.py STUDY DATA
 
 STUDY is what benchmarks/gpu_crossover.py wrote, with the commands in crossover.md; DATA has Fashion-MNIST's files.
 """
@@ -16,7 +16,7 @@ from laconic.report import charts
 from laconic.studies import simulate_charts, simulate_study, simulate_table
 from laconic.studies.simulate_study import Run
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 METHODS = ["allreduce", "crossover", "hierarchical", "sgp", "one_segment", "unfair"]
 RATES = [0.025, 0.05, 0.1, 0.2, 0.4, 0.8]
 PAIRS = [
@@ -110,5 +110,5 @@ def lost(study: Study) -> str:
 if __name__ == "__main__":
     directory, data = map(Path, sys.argv[1:])
     study = Study(directory, tasks.load("fashion", data=data, size="small"))
-    print(charts.figure(figure(study), HERE / "crossover_accuracy.svg"))
+    print(charts.figure(figure(study), DOCS / "crossover_accuracy.svg"))
     print(differences(study), lost(study), sep="\n")

@@ -1,6 +1,6 @@
 """Draws the two figures of sign_vote.md from the records of two comparisons.
 
-python docs/sign_vote_figures.py RATES VOTES
+python docs/tools/sign_vote_figures.py RATES VOTES
 
 RATES has SignVote at several learning rates, each with one seed; VOTES is what
 `laconic compare --preset votes --out VOTES` wrote.
@@ -15,7 +15,7 @@ from laconic.lab import contestants
 from laconic.report import charts, records, summary
 from laconic.report.records import Run
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 SPLITS = {"iid": "every worker sees all labels", "labels:2": "every worker sees two labels of ten"}
 
 
@@ -103,5 +103,5 @@ def _color(values: list[charts.Spec]) -> charts.Spec:
 
 
 if __name__ == "__main__":
-    charts.figure(rates(records.find([Path(sys.argv[1])])), HERE / "sign_vote_rates.svg")
-    charts.figure(splits(records.find([Path(sys.argv[2])])), HERE / "sign_vote_splits.svg")
+    charts.figure(rates(records.find([Path(sys.argv[1])])), DOCS / "sign_vote_rates.svg")
+    charts.figure(splits(records.find([Path(sys.argv[2])])), DOCS / "sign_vote_splits.svg")

@@ -1,4 +1,4 @@
-"""Draws the two figures of thc.md; run it as `python docs/thc_figures.py`."""
+"""Draws the two figures of thc.md; run it as `python docs/tools/thc_figures.py`."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from laconic.numerics.hadamard import hadamard
 from laconic.numerics.thc_grid import clamping_error, rounding_error
 from laconic.report import charts
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 NUMEL = 1 << 18
 TAILS = {"1/32": 1 / 32, "1/128": 1 / 128, "1/512": 1 / 512}
 
@@ -133,5 +133,5 @@ def _histogram(values: torch.Tensor, title: str, levels: list[charts.Spec]) -> c
 
 
 if __name__ == "__main__":
-    charts.figure(rotation(), HERE / "thc_rotation.svg")
-    charts.figure(error_law(), HERE / "thc_error.svg")
+    charts.figure(rotation(), DOCS / "thc_rotation.svg")
+    charts.figure(error_law(), DOCS / "thc_error.svg")

@@ -219,6 +219,28 @@ def test_the_command_writes_the_page_its_figures_and_the_summary(paper, tmp_path
     assert "old" not in text
 
 
+def _labels(folder):
+    """The rows of the summary."""
+    lines = report.summary(board(records.find([folder])), "results.md").splitlines()
+    return [line.split("|")[1].strip() for line in lines if line.startswith("| ")][2:]
+
+
+def test_the_summary_has_who_is_first_of_the_hooks_and_of_ours(paper):
+    assert _labels(paper) == ["plain DDP", "PowerSGD, rank 2", "THC"]
+    sooner = THC | {"spec": "thc:bits=2", "label": "THC bits=2"}
+    for seed in range(2):
+        trajectory(paper, sooner, seed=seed)
+        timing(paper, sooner, [0.05], seed=seed)
+    assert _labels(paper) == ["plain DDP", "PowerSGD, rank 2", "THC bits=2"]
+
+
+def test_where_nobody_arrives_the_summary_has_who_ends_best(tmp_path):
+    for technique, end in ((DDP, 0.9), (POWER, 0.7), (FP16, 0.8), (THC, 0.6)):
+        trajectory(tmp_path, technique, end)
+        timing(tmp_path, technique, [1.0])
+    assert _labels(tmp_path) == ["plain DDP", "fp16 hook", "THC"]
+
+
 def test_learning_rates_that_were_tried_stand_beside_the_one_in_use(paper, tmp_path):
     slow, fast = tmp_path / "slow", tmp_path / "fast"
     trajectory(slow, THC | {"spec": "thc@lr=0.02"}, 0.91, lr=0.02)
