@@ -78,23 +78,19 @@ class Attachment:
         detached: Callable[[], None] = lambda: None,
     ) -> None:
         self.technique: Any = technique
-        self._source, self._engine = source, engine
+        self.source, self.engine = source, engine
         self._replicas, self._sizes, self._detached = replicas, sizes, detached
         self._close = weakref.finalize(self, engine.closer)
-
-    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """A future of the bucket's gradients as all workers have them, or those who average gradients."""
-        return self._source.reduce(bucket)
 
     @property
     def step(self) -> int:
         """How many steps have begun."""
-        return self._engine.step
+        return self.engine.step
 
     @property
     def choices(self) -> list[Choice] | None:
         """How each layer travels, of a technique for layers, from the second step on."""
-        return getattr(self._source, "choices", None)
+        return getattr(self.source, "choices", None)
 
     @property
     def drifts(self) -> bool:
@@ -103,14 +99,14 @@ class Attachment:
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase since attaching."""
-        return self._engine.stats()
+        return self.engine.stats()
 
     def on_step(self, listener: Callable[[int, Stats], None]) -> None:
         """`listener(step, stats)` is called after each step with what that step added.
 
         In the lane's thread where gradients are exchanged, and after the optimizer's step where parameters are.
         """
-        self._engine.listeners.append(listener)
+        self.engine.listeners.append(listener)
 
     def average(self) -> nn.Module:
         """A copy of the model with the mean of all workers' parameters and buffers; all workers must call it."""
@@ -126,7 +122,7 @@ class Attachment:
     def land(self) -> None:
         """What was under way, if anything, is part of the parameters; all workers must call it."""
         if self.drifts:
-            self._engine.land()  # type: ignore[attr-defined]
+            self.engine.land()  # type: ignore[attr-defined]
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to go on; save it on every worker, as what it remembers is its own.
@@ -135,29 +131,29 @@ class Attachment:
         """
         return {
             "technique": type(self.technique).__name__,
-            **self._engine.seat._asdict(),
-            **self._engine.state(),
-            **self._source.state(),
-            "step": self._engine.step,
+            **self.engine.seat._asdict(),
+            **self.engine.state(),
+            **self.source.state(),
+            "step": self.engine.step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
         technique = type(self.technique).__name__
-        if missing := (KEYS | self._engine.keys) - state.keys():
+        if missing := (KEYS | self.engine.keys) - state.keys():
             raise ValueError(f"this is no state of an attachment: it has no {', '.join(sorted(missing))}")
         if state["technique"] != technique:
             raise ValueError(f"this checkpoint is of {state['technique']}, but {technique} is attached")
-        self._source.load(state)  # what is kept of a layer depends on its rows
+        self.source.load(state)  # what is kept of a layer depends on its rows
         if self._sizes is not None:
-            self._engine.check(state, self._sizes)
-        self._engine.load(state)
+            self.engine.check(state, self._sizes)
+        self.engine.load(state)
 
     def detach(self) -> None:
         """The model is plain DDP again; with Crossover, workers' parameters stay as different as they are."""
         if self._close.alive:
             self.land()
-            self._source.disconnect()
+            self.source.disconnect()
             self._detached()
             self._close()
 

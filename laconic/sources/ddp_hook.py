@@ -63,7 +63,7 @@ class Hook:
         if self._attachment is None:
             atexit.unregister(self._say_if_unused)
             self._attachment = self._open(bucket.buffer().device)
-        return self._attachment.reduce(bucket)
+        return self._attachment.source.reduce(bucket)
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase."""

@@ -27,7 +27,7 @@ from laconic.core.technique import Bucket, Piece
 from laconic.layers.bypass import Bypass
 from laconic.layers.catalog import multiplied
 from laconic.layers.taps import Rows
-from laconic.sources import ddp_buckets
+from laconic.sources import ddp as ddp_source
 from laconic.sources.departures import AVERAGE, Order
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class SharedLayers:
         """A future of the bucket's gradients as all workers have them."""
         if self.choices is None and not self._step.asked:
             self._agree(bucket.buffer().device)
-        views = ddp_buckets.views(bucket, self._name)
+        views = ddp_source.views(bucket, self._name)
         if self.choices is None:
             self._count(views)
         buffer, places = self._places(bucket, views)
@@ -128,7 +128,7 @@ class SharedLayers:
         if bucket.is_last():
             self._send()
             pending += self._end_step()
-        return ddp_buckets.settled(pending, buffer)
+        return ddp_source.complete(pending, buffer)
 
     def state(self) -> dict[str, Any]:
         """The rows, by which a resumed run chooses as this one did."""
@@ -165,7 +165,7 @@ class SharedLayers:
         """Where a bucket's results go, and each parameter's; what is private is there already."""
         ddp = self._ddp()
         elsewhere = ddp is not None and not ddp.gradient_as_bucket_view
-        results, places = ddp_buckets.places(
+        results, places = ddp_source.places(
             bucket, views, self._name, self._step.left_out if elsewhere else ()
         )
         if places is not views:
@@ -249,7 +249,7 @@ class SharedLayers:
         self._order.leave(AVERAGE)
         sizes = tuple(view.numel() for view in views.values())
         in_place = all(places[name] is view for name, view in views.items())
-        joined = ddp_buckets.joined([*views.values()]) if in_place else None
+        joined = ddp_source.joined([*views.values()]) if in_place else None
         flat = torch.cat([view.flatten() for view in views.values()]) if joined is None else joined
         layout = Bucket(tuple(views), sizes, flat.dtype)
 

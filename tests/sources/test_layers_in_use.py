@@ -362,7 +362,7 @@ def _kept(technique, rows):
     with model.no_sync():
         _stepped(model, 3, _inputs(3, (rows, 24)))
     ways = {choice.layer.name: choice.way for choice in attachment.choices}
-    taps = attachment._layers._taps
+    taps = attachment.source._taps
     return ways, {
         name: [call.rows.inputs.numel() for call in calls] for name, calls in taps._calls.items() if calls
     }
