@@ -167,10 +167,14 @@ class Setting:
 
 
 class Scheme(abc.ABC):
-    """A technique with nothing left open, and no memory of its own: a server may hold one as well as a worker."""
+    """A technique with nothing left open, and no memory of its own: a server may hold one as well as a worker.
+
+    Schemes are frozen dataclasses.
+    """
 
     technique: Any
     """As attachments and headers show it."""
+    workers: int
     surveys: ClassVar[bool] = False
     """Whether workers agree on some numbers before they encode."""
 

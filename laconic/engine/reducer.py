@@ -152,7 +152,8 @@ class Reducer:
 
     def check(self, state: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """`state` is of a model with parameters of these sizes."""
-        Memory(self.scheme.memory, state["worker"]).check(state["memory"], sizes)
+        theirs = replace(self.scheme, workers=state["workers"])  # type: ignore[type-var]  # a dataclass
+        Memory(theirs.memory, state["worker"]).check(state["memory"], sizes)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""

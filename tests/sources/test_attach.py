@@ -193,7 +193,7 @@ def test_a_copied_model_takes_an_attachment_of_its_own():
 def _buckets_by_step():
     model = parallel()
     attachment = laconic.attach(model, Dense())
-    steps, reduce = [[]], attachment.reduce
+    steps, reduce = [[]], attachment.source.reduce
 
     def watch(bucket):
         steps[-1].append(bucket.buffer().numel())
@@ -201,7 +201,7 @@ def _buckets_by_step():
             steps.append([])
         return reduce(bucket)
 
-    attachment.reduce = watch
+    attachment.source.reduce = watch
     train(model, range(3))
     return steps[:3]
 
