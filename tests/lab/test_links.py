@@ -341,8 +341,8 @@ def test_a_user_without_privileges_gets_shaped_links(make_lab: MakeLab) -> None:
         pytest.skip(f"no namespaces without privileges: {refusal.stderr.strip()}")
     python = another_users_python(as_other)
     with tempfile.TemporaryDirectory() as folder:  # which, unlike tmp_path, another user may enter
-        copy = Path(folder, "laconic")
-        copy.mkdir()
+        copy = Path(folder, "laconic", "lab")
+        copy.mkdir(parents=True)
         shutil.copy(PACKAGE / "links.py", copy)
         Path(folder).chmod(0o755)
         with launcher(*as_other, python, folder=Path(folder)) as (process, said):

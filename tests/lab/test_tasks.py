@@ -44,7 +44,7 @@ def equal(one, other):
 
 
 def test_importing_tasks_loads_no_data_library():
-    code = "import sys, laconic.tasks; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, laconic.lab.tasks; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -114,7 +114,7 @@ def test_steps_are_shorter_on_faster_links(answer):
 
 
 def test_who_cannot_serve_is_left_out_with_the_reason():
-    question = answer.Question(1024, Link(1e9), Model(10**6), 0.1)
+    question = plan.Question(1024, Link(1e9), Model(10**6), 0.1)
     left_out = plan.ask(question, plan.parse(["sign_vote"]), CPU).left_out
     assert left_out == ("SignVote is left out: there are 1024 workers; SignVote serves up to 1023",)
 
