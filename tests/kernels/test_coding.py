@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 import torch
-from fuzz_coding import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from laconic.kernels import coding
 from laconic.numerics import ans, generalized_normal, huffman
 from laconic.numerics.ans import WHOLE, Model
 from laconic.numerics.minifloat import E5M2, FP4
+from tests.fuzz.coding import fuzz
 
 pytestmark = pytest.mark.skipif(kernels.native is None, reason="needs the native extension")
 SETS = kernels.native.instruction_sets() if kernels.native else []
@@ -251,7 +251,7 @@ def test_a_damaged_message_of_64_lanes_is_refused_as_by_the_reference(name, dama
 
 
 def test_thousands_of_damaged_messages_do_no_harm():
-    """A million take some minutes: tests/fuzz_coding.py says how."""
+    """A million take some minutes: tests/fuzz/coding.py says how."""
     understood, refused = fuzz(1_500, seed=1)
     assert understood > 100
     assert refused > 1_000

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from fuzz_sign_vote import fuzz
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from laconic.core.technique import Bucket
 from laconic.kernels import sign_vote as ops
 from laconic.numerics import ternary
 from laconic.techniques.sign_vote import chart_of
+from tests.fuzz.sign_vote import fuzz
 
 pytestmark = pytest.mark.skipif(kernels.native is None, reason="needs the native extension")
 SETS = kernels.native.instruction_sets() if kernels.native else []
@@ -217,7 +217,7 @@ def test_a_damaged_message_is_understood_or_refused_as_by_the_reference(numel, d
 
 
 def test_thousands_of_damaged_messages_do_no_harm():
-    """A million take some minutes: tests/fuzz_sign_vote.py says how."""
+    """A million take some minutes: tests/fuzz/sign_vote.py says how."""
     understood, refused = fuzz(2_000, seed=1)
     assert understood > 100
     assert refused > 1_000
