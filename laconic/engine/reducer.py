@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from laconic import kernels
 from laconic.core import streams
 from laconic.core.memory import State
 from laconic.core.meter import Meter, Stats
 from laconic.core.technique import Bucket, Gather, Messages, Piece, Reading, Surveyor, Technique, Turn
 from laconic.engine.lane import InterleavedLane, Lane, StreamLane
+from laconic.kernels import plain
 from laconic.places.peers import Transfer
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ class _Passage:
     def finite(self) -> bool:
         """Whether all of the result is."""
         if isinstance(self.arriving, torch.Tensor):
-            return kernels.all_finite(self.arriving)
+            return plain.all_finite(self.arriving)
         return all(
             all(product.finite(turn.piece.bucket.dtype) for product in turn.products.values())
             if turn.products
-            else kernels.all_finite(grad)
+            else plain.all_finite(grad)
             for turn, grad in self.arriving
         )
 

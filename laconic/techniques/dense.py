@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from laconic import kernels
 from laconic.core.technique import PIECE_BYTES, Bucket, Capability, Gather, Messages, Piece, Turn, even_pieces
+from laconic.kernels import plain
 from laconic.places.peers import Peers, Place
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Dense:
         assert isinstance(messages, torch.Tensor)
         values = messages.view(self._wire(turn.piece.bucket))
         mean = torch.empty_like(values[0])
-        kernels.average(values, mean)
+        plain.average(values, mean)
         return mean.view(torch.uint8)
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
