@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard laconic/kernels/*.cpp laconic/kernels/*.h)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard $(addprefix laconic/kernels/,*.inc */*.inc */*.h */*.cpp))
 
 .PHONY: demo test lint bench clean
 

@@ -20,7 +20,7 @@ from gpu import copy_rate, seconds
 from laconic.core.technique import Bucket, Cell, Desk, Setting, Turn
 from laconic.kernels import coding
 from laconic.kernels import gennorm as ops
-from laconic.kernels import gennorm_launch as launch
+from laconic.kernels.gennorm import launch
 from laconic.messages.gennorm import Leveling, _side
 from laconic.numerics import generalized_normal, level_codes
 from laconic.numerics.minifloat import FORMATS

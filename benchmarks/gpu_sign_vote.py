@@ -14,7 +14,7 @@ import torch
 from gpu import copy_rate, seconds
 
 from laconic.kernels import sign_vote as reference
-from laconic.kernels import sign_vote_launch as launch
+from laconic.kernels.sign_vote import launch
 from laconic.numerics import ternary
 
 WORKERS, DENSITY = 4, 0.01

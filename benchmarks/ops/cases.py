@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from laconic import kernels
 from laconic.core.blocks import block_pieces
 from laconic.core.technique import Bucket
-from laconic.kernels import sign_vote
+from laconic.kernels import plain, sign_vote
 from laconic.kernels import thc as ops
 from laconic.numerics import bits, ternary
 from laconic.techniques.sign_vote import SignVote, chart_of
@@ -78,7 +77,7 @@ def _case(
 def _average(coordinates: int, dtype: torch.dtype) -> Case:
     messages = _random(WORKERS, coordinates // WORKERS).to(dtype)
     name = f"average {str(dtype).removeprefix('torch.')}"
-    return _case(name, messages.nbytes, kernels.average, [messages], [torch.empty_like(messages[0])])
+    return _case(name, messages.nbytes, plain.average, [messages], [torch.empty_like(messages[0])])
 
 
 def _thc(coordinates: int) -> list[Case]:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from laconic import kernels
 from laconic.core import streams
 from laconic.core.memory import Memory
 from laconic.core.meter import Meter, Stats
 from laconic.core.technique import Bucket, Desk, Piece, Reading, Scheme, Turn
 from laconic.engine.journey import Load, Vehicle
 from laconic.engine.lane import Lane, lane_for
+from laconic.kernels import plain
 from laconic.layers.loads import LayerTurn
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Passage:
 
     def finite(self) -> bool:
         """Whether all of the result is."""
-        return kernels.all_finite(self.bucket) if self.bucket is not None else all(map(_finite, self.loads))
+        return plain.all_finite(self.bucket) if self.bucket is not None else all(map(_finite, self.loads))
 
 
 class Reducer:
@@ -276,5 +276,5 @@ def _products(loads: Sequence[Load]) -> dict[str, Product]:
 def _finite(load: Load) -> bool:
     products = load.turn.products if isinstance(load.turn, LayerTurn) else {}
     if not products:
-        return kernels.all_finite(load.grad)
+        return plain.all_finite(load.grad)
     return all(product.finite(load.turn.piece.bucket.dtype) for product in products.values())

@@ -1,5 +1,14 @@
 """Ops: each declared once, its body the PyTorch reference; C++ serves the CPU and Triton serves CUDA.
 
+A folder has a family of ops:
+
+    __init__.py     the ops, which are the specification
+    ops.inc         their C++ kernels' signatures
+    cpu.h, cpu*     these kernels, compiled once per instruction set
+    bind.cpp        Python's door to them
+    triton*.py      kernels for CUDA
+    launch.py       the ops in these kernels
+
 The dispatcher chooses the backend, so callers never branch on a device. Without the native extension
 every op still works, through its reference, and `description` says so.
 """
@@ -56,8 +65,8 @@ def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         if hasattr(native, name):
             LIBRARY.impl(name, getattr(native, name), "CPU")
-        if find_spec("triton") is not None:
-            LIBRARY.impl(name, _on_gpu(function), "CUDA")
+        if find_spec("triton") is not None and find_spec(f"{function.__module__}.launch") is not None:
+            LIBRARY.impl(name, _launched(function), "CUDA")
         declared: Any = getattr(torch.ops.laconic, name).default
         declared.reference = function
         return declared
@@ -65,33 +74,14 @@ def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
     return declare
 
 
-def _on_gpu(reference: Callable[..., Any]) -> Callable[..., Any]:
-    """The op's Triton version where there is one; Triton is loaded by the first call, not by an import."""
+def _launched(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """The op in its family's launch.py, or the reference if it is not there.
+
+    Triton is loaded by the first call, not by an import.
+    """
 
     def run(*arguments: Any) -> Any:
-        gpu = import_module("laconic.kernels.gpu")
-        return getattr(gpu, reference.__name__, reference)(*arguments)
+        launch = import_module(f"{reference.__module__}.launch")
+        return getattr(launch, reference.__name__, reference)(*arguments)
 
     return run
-
-
-@op("out")
-def average(messages: torch.Tensor, out: torch.Tensor) -> None:
-    """`out` is the mean of the rows of `messages`, added in row order in fp32."""
-    total = messages[0].float()
-    for message in messages[1:]:
-        total = total + message.float()
-    out.copy_(total / len(messages))
-
-
-@op("out")
-def product(deltas: torch.Tensor, inputs: torch.Tensor, out: torch.Tensor) -> None:
-    """`out` is deltasᵀ · inputs, of fp32; the kernel adds rows in order, whatever the instruction set."""
-    torch.mm(deltas.T, inputs, out=out)
-
-
-@op()
-def all_finite(values: torch.Tensor) -> bool:
-    """Whether no value is an infinity or a NaN."""
-    # Both ends are not a number if any value is; one pass, where isfinite().all() takes twenty times as long.
-    return not values.numel() or bool(torch.stack(torch.aminmax(values)).isfinite().all())

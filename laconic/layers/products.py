@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laconic import kernels
+from laconic.kernels import plain
 
 FEW = 64
 """Rows up to which writing the product takes longer than multiplying."""
@@ -36,16 +36,16 @@ class Product(NamedTuple):
         if matrix.dtype != self.deltas.dtype:
             matrix.copy_(self.deltas.T @ self.inputs)
         elif len(self.deltas) <= FEW and matrix.dtype == torch.float32:
-            kernels.product(self.deltas.contiguous(), self.inputs.contiguous(), matrix)
+            plain.product(self.deltas.contiguous(), self.inputs.contiguous(), matrix)
         else:
             torch.mm(self.deltas.T, self.inputs, out=matrix)
 
     def finite(self, dtype: torch.dtype) -> bool:
         """Whether all of it is, in that type. Rows are multiplied only if they are large enough for doubt."""
         if self.inputs is None:
-            return kernels.all_finite(self.deltas.to(dtype))
+            return plain.all_finite(self.deltas.to(dtype))
         bound = len(self.deltas) * _largest(self.deltas) * _largest(self.inputs)
-        return bound <= torch.finfo(dtype).max or kernels.all_finite((self.deltas.T @ self.inputs).to(dtype))
+        return bound <= torch.finfo(dtype).max or plain.all_finite((self.deltas.T @ self.inputs).to(dtype))
 
 
 def _largest(rows: Tensor) -> float:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from laconic import kernels
 from laconic.core import checks
 from laconic.core.place import Capability, Everybody, Messages, Route, Shards
 from laconic.core.technique import Bucket, Desk, Piece, Scheme, Setting, Slot, Turn, even_pieces
+from laconic.kernels import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class DenseScheme(Scheme):
         assert isinstance(messages, torch.Tensor)
         values = messages.view(self._wire(piece.bucket))
         mean = torch.empty_like(values[0])
-        kernels.average(values, mean)
+        plain.average(values, mean)
         return mean.view(torch.uint8)
 
     def _wire(self, bucket: Bucket) -> torch.dtype:

@@ -1,7 +1,7 @@
 // Damaged messages of the lossless stage and of GenNorm under the address and undefined-behavior sanitizers.
 //
 //   g++ -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover -ffp-contract=off -DLACONIC_ISA=portable
-//       -Ilaconic/kernels tests/fuzz_coding.cpp laconic/kernels/coding.cpp laconic/kernels/gennorm.cpp -o fuzz
+//       -Ilaconic/kernels tests/fuzz/coding.cpp laconic/kernels/coding/cpu.cpp laconic/kernels/gennorm/cpu.cpp -o fuzz
 //   ./fuzz 1000000
 //
 // Add -mavx2 -mfma -mf16c -mbmi2 or the AVX-512 options of CMakeLists.txt for the other instruction sets. Nobody looks
@@ -15,8 +15,7 @@
 #include <random>
 #include <vector>
 
-#include "coding_kernels.h"
-#include "gennorm_kernels.h"
+#include "native/instruction_set.h"
 
 using namespace laconic;
 using namespace laconic::LACONIC_ISA;

@@ -1,8 +1,8 @@
 """Damaged messages of GenNorm: the native code understands or refuses them, and writes nowhere else.
 
-    python tests/fuzz_coding.py 100000
+    python -m tests.fuzz.coding 100000
 
-takes some minutes; tests/fuzz_coding.cpp does millions, under sanitizers. Every message is changed in some bytes, cut
+takes some minutes; tests/fuzz/coding.cpp does millions, under sanitizers. Every message is changed in some bytes, cut
 or extended; nobody looks at its checksum. It is then taken out by itself, and averaged beside a sound one, between
 canaries. Of every fiftieth the outcome is compared with the reference's.
 """

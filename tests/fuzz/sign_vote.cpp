@@ -1,7 +1,8 @@
 // Damaged messages of SignVote under the address and undefined-behavior sanitizers: millions in a minute.
 //
 //   g++ -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover -DLACONIC_ISA=portable
-//       -Ilaconic/kernels tests/fuzz_sign_vote.cpp laconic/kernels/sign_vote.cpp -o fuzz && ./fuzz 1000000
+//       -Ilaconic/kernels tests/fuzz/sign_vote.cpp laconic/kernels/sign_vote/cpu_vote.cpp -o fuzz
+//   ./fuzz 1000000
 //
 // Add -mavx2 -mfma -mf16c -mbmi2 or the AVX-512 options of CMakeLists.txt for the other instruction sets. Every
 // buffer has just the size it needs, so that a byte read or written beyond one ends the program.
@@ -11,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "sign_vote_kernels.h"
+#include "native/instruction_set.h"
 
 using namespace laconic;
 using namespace laconic::LACONIC_ISA;

@@ -1,6 +1,6 @@
 """Damaged messages of SignVote: the native code understands or refuses them, and writes nowhere else.
 
-    python tests/fuzz_sign_vote.py 1000000
+    python -m tests.fuzz.sign_vote 1000000
 
 takes some minutes. Every message is changed in some bytes, cut or extended; it is then voted on beside a sound one,
 and read as a reply, between canaries. Of every thousandth the outcome is compared with the reference's.

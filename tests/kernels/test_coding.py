@@ -251,7 +251,7 @@ def test_a_damaged_message_of_64_lanes_is_refused_as_by_the_reference(name, dama
 
 
 def test_thousands_of_damaged_messages_do_no_harm():
-    """A million take some minutes: tests/fuzz_coding.py says how."""
+    """A million take some minutes: tests/fuzz/coding.py says how."""
     understood, refused = fuzz(1_500, seed=1)
     assert understood > 100
     assert refused > 1_000

@@ -32,11 +32,11 @@ def test_the_interpreter_gives_the_references_bits():
 
 @pytest.fixture
 def kernels(monkeypatch):
-    from laconic.kernels import gennorm_launch
+    from laconic.kernels.gennorm import launch
 
     for name, value in SMALL.items() if INTERPRETED else ():
-        monkeypatch.setattr(gennorm_launch, name, value)
-    return gennorm_launch
+        monkeypatch.setattr(launch, name, value)
+    return launch
 
 
 def _random(numel, seed=0, dtype=torch.float32):

@@ -217,7 +217,7 @@ def test_a_damaged_message_is_understood_or_refused_as_by_the_reference(numel, d
 
 
 def test_thousands_of_damaged_messages_do_no_harm():
-    """A million take some minutes: tests/fuzz_sign_vote.py says how."""
+    """A million take some minutes: tests/fuzz/sign_vote.py says how."""
     understood, refused = fuzz(2_000, seed=1)
     assert understood > 100
     assert refused > 1_000

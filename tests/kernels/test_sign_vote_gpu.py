@@ -36,11 +36,11 @@ def test_the_interpreter_gives_the_references_bits():
 
 @pytest.fixture
 def kernels(monkeypatch):
-    from laconic.kernels import sign_vote_launch
+    from laconic.kernels.sign_vote import launch
 
     for name, value in SMALL.items() if INTERPRETED else ():
-        monkeypatch.setattr(sign_vote_launch, name, value)
-    return sign_vote_launch
+        monkeypatch.setattr(launch, name, value)
+    return launch
 
 
 def _chart(sizes, density):

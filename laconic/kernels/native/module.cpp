@@ -1,0 +1,62 @@
+// The extension: which instruction sets this machine has, which one is chosen, and every family's door.
+#include <string>
+#include <vector>
+
+#include "native/bind.h"
+
+#define LACONIC_FAMILY(name) void bind_##name(nb::module_& module);
+namespace laconic {
+#include "ops.inc"
+}  // namespace laconic
+
+using namespace laconic;
+
+namespace {
+
+// Fastest first; the last one runs everywhere.
+std::vector<InstructionSet> available() {
+  std::vector<InstructionSet> sets;
+#ifdef LACONIC_HAS_avx512
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    sets.push_back({"avx512", &avx512::kernels});
+#endif
+#ifdef LACONIC_HAS_avx2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+      __builtin_cpu_supports("bmi2"))
+    sets.push_back({"avx2", &avx2::kernels});
+#endif
+  sets.push_back({"portable", &portable::kernels});
+  return sets;
+}
+
+}  // namespace
+
+InstructionSet laconic::chosen = available().front();
+
+namespace {
+
+void choose(const std::string& name) {
+  for (const auto& set : available())
+    if (set.name == name) {
+      chosen = set;
+      return;
+    }
+  throw nb::value_error(("this machine has no instruction set called " + name).c_str());
+}
+
+std::vector<std::string> instruction_sets() {
+  std::vector<std::string> names;
+  for (const auto& set : available()) names.push_back(set.name);
+  return names;
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+#define LACONIC_FAMILY(name) bind_##name(module);
+#include "ops.inc"
+  module.def("instruction_sets", &instruction_sets);
+  module.def("chosen", [] { return chosen.name; });
+  module.def("choose", &choose, nb::arg("name"));
+}
