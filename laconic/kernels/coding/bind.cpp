@@ -35,9 +35,11 @@ std::vector<AnsBook> books_of(const Of<const int32_t>& books) {
   return all;
 }
 
+const char* said(CodeFault fault) { return kFaults[int(fault)]; }
+
 void refuse(CodeFault fault, const std::string& message) {
   if (fault == CodeFault::none) return;
-  const std::string sentence = message + " " + kFaults[int(fault)];
+  const std::string sentence = message + " " + said(fault);
   throw nb::value_error(sentence.c_str());
 }
 

@@ -19,6 +19,7 @@ import torch
 from laconic.kernels import op
 from laconic.kernels.coding import unsealed
 from laconic.numerics import ans
+from laconic.numerics.damage import DamagedMessage
 from laconic.numerics.minifloat import FORMATS, Format, dequantize, quantize
 
 BLOCK, SAMPLED = 64, 1 << 16
@@ -107,7 +108,7 @@ def gennorm_average(
                 message, offset, [(book, numel) for _, numel, book, _ in spoken], FORMATS[format]
             )
         except ValueError as error:
-            raise ValueError(f"the message of worker {worker} {error}") from None
+            raise DamagedMessage(worker, str(error)) from None
         values, place = dequantize(levels, FORMATS[format]).to(out.device), 0
         for start, numel, _, k in spoken:
             total[start : start + numel] += values[place : place + numel] * own[k].to(out.device)

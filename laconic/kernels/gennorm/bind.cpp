@@ -82,7 +82,7 @@ void gennorm_average(const Bytes& messages, size_t offset, const Of<const int64_
     nb::gil_scoped_release unlocked;
     fault = chosen.kernels->gennorm_average(leveled.data(), leveled.size(), count, all.data(), minifloat, gradient);
   }
-  refuse(fault.fault, "the message of worker " + std::to_string(fault.message));
+  if (fault.fault != CodeFault::none) damaged(size_t(fault.message), said(fault.fault));
 }
 
 }  // namespace

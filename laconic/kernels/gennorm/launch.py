@@ -26,6 +26,7 @@ from laconic.kernels import coding
 from laconic.kernels import gennorm as reference
 from laconic.kernels.gennorm import triton as kernels
 from laconic.numerics import ans
+from laconic.numerics.damage import DamagedMessage
 from laconic.numerics.minifloat import FORMATS, Format
 
 ALIGN = 16
@@ -167,7 +168,7 @@ def _unseal(
         ans.require(known, "has a symbol that there is not")
     except ValueError as error:
         what = str(error).removeprefix("the message ")
-        raise ValueError(f"the message of worker {worker} {what}") from None
+        raise DamagedMessage(worker, what) from None
 
 
 def _constants(form: Format) -> tuple[int, int, int]:

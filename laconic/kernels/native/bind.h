@@ -17,6 +17,14 @@ struct InstructionSet {
 
 extern InstructionSet chosen;
 
+// A message is not what its worker sent: Python's DamagedMessage, with or without the GIL.
+[[noreturn]] inline void damaged(size_t worker, const char* fault) {
+  nb::gil_scoped_acquire locked;
+  const nb::object type = nb::module_::import_("laconic.numerics.damage").attr("DamagedMessage");
+  PyErr_SetObject(type.ptr(), type(worker, fault).ptr());
+  throw nb::python_error();
+}
+
 // Arguments; an array that is written to comes as it is, as nobody would see a converted copy.
 inline auto in(const char* name) { return nb::arg(name); }
 inline auto out(const char* name) { return nb::arg(name).noconvert(); }

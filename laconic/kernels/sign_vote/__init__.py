@@ -17,6 +17,7 @@ import torch
 
 from laconic.kernels import op
 from laconic.numerics import rng, ternary
+from laconic.numerics.damage import DamagedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,7 +147,7 @@ def _open(message: torch.Tensor, numel: int, worker: int) -> Ballot | None:
     try:
         votes = ternary.unpack(message, numel)
     except ValueError as error:
-        raise ValueError(f"the message of worker {worker} {error}") from None
+        raise DamagedMessage(worker, str(error)) from None
     return (votes >> 1).long(), 1 - 2 * (votes & 1).long()
 
 

@@ -62,9 +62,7 @@ size_t size_of(const Outcome& outcome) {
                                        "has a byte that is no five trits",
                                        "has a place beyond its coordinates"};
   if (outcome.fault == Fault::none) return outcome.size;
-  const std::string sentence =
-      "the message of worker " + std::to_string(outcome.worker) + " " + faults[int(outcome.fault)];
-  throw nb::value_error(sentence.c_str());
+  damaged(size_t(outcome.worker), faults[int(outcome.fault)]);
 }
 
 Coins coins_of(const Of<const int64_t>& rows) {

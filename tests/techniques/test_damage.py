@@ -1,0 +1,36 @@
+"""A damaged message is one error, whatever the technique, with the worker that sent it as a field."""
+
+import pickle
+
+import pytest
+import torch
+
+import laconic
+from laconic import THC, DamagedMessage, GenNorm, SignVote
+from laconic.core.technique import Bucket
+from tests.support.by_hand import Group
+
+BUCKET = Bucket(("a.weight", "b.weight"), (20_000, 9_000), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "technique", [THC(entropy=True), SignVote(0.1), GenNorm(), GenNorm(coder="rans")], ids=repr
+)
+@pytest.mark.parametrize("worker", [0, 2])
+def test_the_error_knows_who_sent_it(technique, worker):
+    def cut(messages):
+        messages[worker][1] = messages[worker][1][:-1]
+        return messages
+
+    gradients = list(torch.randn(3, BUCKET.numel, generator=torch.Generator().manual_seed(0)))
+    with pytest.raises(DamagedMessage) as caught:
+        Group(technique, 3).reduce(BUCKET, gradients, damage=cut)
+    assert caught.value.worker == worker
+    assert str(caught.value).startswith(f"the message of worker {worker} ")
+    assert str(caught.value).endswith(caught.value.fault)
+
+
+def test_the_error_may_travel():
+    told = pickle.loads(pickle.dumps(laconic.DamagedMessage(3, "is cut short", "fc.weight")))
+    assert (told.worker, told.fault, told.about) == (3, "is cut short", "fc.weight")
+    assert str(told) == "the message of worker 3 about fc.weight is cut short"
