@@ -1,6 +1,12 @@
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import signature
+
 import pytest
+import torch
 
 from laconic import kernels
+from laconic.kernels import coding, gennorm, packing, plain, sign_vote, thc
 
 
 def test_the_native_extension_is_built():
@@ -11,3 +17,26 @@ def test_the_native_extension_is_built():
 def test_an_unknown_instruction_set_is_refused():
     with pytest.raises(ValueError, match="no instruction set called mmx"):
         kernels.native.choose("mmx")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.parametrize(
+    "family", [thc, sign_vote, gennorm, coding, packing, plain], ids=lambda f: f.__name__
+)
+def test_a_family_with_a_launch_serves_cuda_with_it(family):
+    launched = find_spec(f"{family.__name__}.launch") is not None
+    launch = import_module(f"{family.__name__}.launch") if launched else None
+    ops = [op for op in vars(family).values() if isinstance(op, torch._ops.OpOverload)]
+    assert ops
+    for op in ops:
+        name = op.reference.__name__
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"laconic::{name}", "CUDA") == launched
+        assert not launched or signature(getattr(launch, name)) == signature(op.reference)
+
+
+def test_every_kernel_in_c_serves_an_op():
+    doors = set(dir(kernels.native)) - {"instruction_sets", "chosen", "choose"}
+    names = {name for name in doors if not name.startswith("__")}
+    assert names
+    for name in names:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"laconic::{name}", "CPU")
