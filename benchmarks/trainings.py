@@ -1,10 +1,10 @@
-"""A preset's full trainings, many at a time: python benchmarks/trainings.py RUNS --preset paper --device cuda
+"""A preset's full trainings, many at a time: python -m benchmarks.trainings RUNS --preset paper --device cuda
 
 A training on the bare machine shows what is learned, not how long it takes, so that runs may share cores and a GPU.
 Workers are forked from a process that has imported everything and read the data, which saves most of a short run's
 time. What RUNS has is not run again; what `--seconds` cuts leaves no record. The records are those of
-`laconic compare --preset … --device …`, and may be put among others of that preset. Fashion-MNIST is where
-LACONIC_DATA says, or Debian's.
+`python -m benchmarks.compare --preset … --device …`, and may be put among others of that preset. Fashion-MNIST is
+where LACONIC_DATA says, or Debian's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pathlib import Path
 import torch
 import torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook  # imported once, for all workers
 
+from benchmarks.presets import PRESETS
 from laconic.cli.compare import lines_of
 from laconic.lab import tasks
 from laconic.lab import worker as training
 from laconic.lab.compare import is_complete
-from laconic.lab.presets import PRESETS
 from laconic.lab.worker import Settings
 
 GLANCE = 0.3
@@ -121,7 +121,7 @@ def _work(settings: Settings, file: Path, rank: int, port: int) -> None:
 
 def trainings(options: argparse.Namespace) -> Iterator[Settings]:
     """Those that RUNS does not have, all of a seed before the next."""
-    chosen = [line for line in lines_of(options.preset, options.only) if _learns(line.plan.base)]
+    chosen = [line for line in lines_of(PRESETS, options.preset, options.only) if _learns(line.plan.base)]
     runs = [run for line in chosen for run in line.plan.runs(options.runs / line.name, Bare())]
     for run in sorted(runs, key=lambda run: run.seed):
         data = options.text if run.task == "text" else None

@@ -1,4 +1,4 @@
-"""The ops on prepared inputs, as `laconic bench` measures them."""
+"""The ops on prepared inputs, as `python -m benchmarks.ops` measures them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GenNorm's ops as `laconic bench` measures them, against zstd on the same symbols.
+"""GenNorm's ops as `python -m benchmarks.ops` measures them, against zstd on the same symbols.
 
 zstd is timed at its levels 1 and 3, of which the faster counts. It only codes symbols, or takes them out: that levels
 are rounded, counted and taken back is work that it does not have.

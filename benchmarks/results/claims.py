@@ -12,7 +12,7 @@ from laconic.report.summary import Row
 
 Place = tuple[str, int, str]
 SLOW: tuple[Place, ...] = (("fashion", 4, "100mbit"), ("fashion", 4, "1gbit"), ("text", 4, "100mbit"))
-COMMAND = "laconic compare --preset paper"
+COMMAND = "python -m benchmarks.compare --preset paper"
 
 
 class Claim(NamedTuple):
@@ -65,7 +65,7 @@ CLAIMS = (
         "Votes of the largest tenth of the coordinates reach a higher accuracy than the signs of all of them "
         "(signSGD with majority vote), with 15 workers, at a lower cost.",
         _votes,
-        "laconic compare --preset votes",
+        "python -m benchmarks.compare --preset votes",
     ),
     Claim(
         "GenNorm (Chen et al., ICC 2022; CO3, 2022)",

@@ -11,11 +11,10 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from benchmarks.results import claims, figures, method, rates, rules
+from benchmarks.results import claims, cost_check, figures, method, rates, rules
 from benchmarks.results.board import Board, board, is_real, missed, place_in_table, sooner, soonest
 from benchmarks.results.rules import MISSING
 from benchmarks.results.tables import comparison, metric, phases, specs_of, table, words_table
-from laconic.plan import cost_check
 from laconic.report import charts
 from laconic.report.projection import shows_only_time
 from laconic.report.records import PACKED
@@ -69,9 +68,9 @@ def page(shown: Board, stem: str, rates: Sequence[Run] = ()) -> str:
     tasks = list(dict.fromkeys(rows[0].setting.task for rows in shown.sections))
     parts = [
         "# Results",
-        f"`laconic results` wrote this page from {len(shown.records)} records of runs{_packs(shown.records)}. "
-        "`laconic compare --preset paper --out RUNS` and then `--preset votes` make such records, and `laconic "
-        "results RUNS` the page. A dash is what no record shows.",
+        f"`python -m benchmarks.results` wrote this page from {len(shown.records)} records of runs"
+        f"{_packs(shown.records)}. `python -m benchmarks.compare --preset paper --out RUNS` and then `--preset "
+        "votes` make such records, and `python -m benchmarks.results RUNS` the page. A dash is what no record shows.",
         READING,
         "## What should hold\n" + _verdicts(shown),
         *(_task(shown, task, stem) for task in tasks),

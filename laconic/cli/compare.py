@@ -10,21 +10,24 @@ from laconic.cli.runs import report_on, run_lines, run_plan
 from laconic.lab.presets import DEFAULT, PRESETS, ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from laconic.lab.compare import Line, Plan
 
+    Presets = Mapping[str, Sequence[str]]
 
-def describe_compare(parser: argparse.ArgumentParser) -> None:
-    """The parser takes the options of `laconic compare`."""
+
+def describe_compare(parser: argparse.ArgumentParser, presets: Presets = PRESETS) -> None:
+    """The parser takes the options of `laconic compare`, and the names of these presets."""
+    parser.set_defaults(presets=presets)
     parser.add_argument("task", nargs="?", help=f"digits, fashion or text (default: --preset {DEFAULT})")
     parser.add_argument(
         "--techniques", nargs="+", default=ROWS.split(), metavar="SPEC", help=f"(default: {ROWS})"
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each, with seeds 0 to N-1")
     parser.add_argument(
-        "--preset", choices=PRESETS, help="a comparison that comes with Laconic; other options change it"
+        "--preset", metavar="NAME", help=f"{', '.join(presets)}: a comparison that other options change"
     )
     parser.add_argument(
         "--only", metavar="TEXT", help="of a preset only the lines with this in their name, as fashion-4"
@@ -40,7 +43,7 @@ def compare(options: argparse.Namespace) -> None:
     elif options.preset is not None:
         raise ValueError(f"--preset {options.preset} has tasks of its own; leave out {options.task}")
     elif options.only is not None:
-        raise ValueError(f"--only {options.only} chooses lines of a preset; name one, such as --preset paper")
+        raise ValueError(f"--only {options.only} chooses lines of a preset; name one with --preset")
     else:
         plan = _plan(options)
         directory = directory_at(options.out or fresh(options.task))
@@ -49,19 +52,18 @@ def compare(options: argparse.Namespace) -> None:
 
 def _compare_preset(preset: str, options: argparse.Namespace) -> None:
     """All chosen lines of a preset, each in a directory of its own where there are several, in one report."""
-    given = options.words[options.words.index("compare") + 1 :]
+    several = len(_preset(options.presets, preset)) > 1
     for option in ("--link", "--workers"):
-        if len(PRESETS[preset]) > 1 and any(word.partition("=")[0] == option for word in given):
+        if several and any(word.partition("=")[0] == option for word in options.words):
             raise ValueError(
                 f"--preset {preset} has lines with {option} of their own; leave it out, or use --only"
             )
-    lines = lines_of(preset, options.only, given)
+    lines = lines_of(options.presets, preset, options.only, options.words)
     directory = directory_at(options.out or fresh(preset))
-    if len(PRESETS[preset]) == 1:
-        recorded = run_plan(lines[0].plan, directory)
-        print(report_on(recorded, directory))
-    else:
+    if several:
         print(_compare_lines(lines, directory))
+    else:
+        print(report_on(run_plan(lines[0].plan, directory), directory))
 
 
 def _compare_lines(lines: Sequence[Line], directory: Path) -> Path:
@@ -77,11 +79,11 @@ def _compare_lines(lines: Sequence[Line], directory: Path) -> Path:
     return report
 
 
-def lines_of(preset: str, only: str | None = None, given: Sequence[str] = ()) -> list[Line]:
+def lines_of(presets: Presets, preset: str, only: str | None = None, given: Sequence[str] = ()) -> list[Line]:
     """The preset's lines, or those with this text in their name, with more words `given` for each."""
     from laconic.lab.compare import Line
 
-    lines = named(PRESETS[preset])
+    lines = named(_preset(presets, preset))
     chosen = {name: words for name, words in lines.items() if only is None or only in name}
     if not chosen:
         raise ValueError(f"no line of {preset} has {only!r} in its name; they are {', '.join(lines)}")
@@ -99,6 +101,14 @@ def named(lines: Sequence[str]) -> dict[str, str]:
             next(name + end for end in more if end not in ("-iid", "-None") and name + end not in names)
         ] = words
     return names
+
+
+def _preset(presets: Presets, name: str) -> Sequence[str]:
+    if name not in presets:
+        more = "; python -m benchmarks.compare has more, in a clone of the repository"
+        known = ", ".join(presets) + (more if presets is PRESETS else "")
+        raise ValueError(f"unknown preset {name!r}; there is {known}")
+    return presets[name]
 
 
 def _plan(options: argparse.Namespace) -> Plan:

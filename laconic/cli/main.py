@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from laconic.cli import compare, plan, runs, studies
-from laconic.cli.options import check_positive
+from laconic.cli import compare, doors, plan, runs, studies
+from laconic.cli.command import Parser, outcome, show
 from laconic.lab.contestants import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 2 after one sentence about what is wrong."""
     words = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(words)
-    options.words = words
-    run: Callable[[argparse.Namespace], int | None] = options.run
-    try:
-        return run(options) or 0
-    except KeyboardInterrupt:
-        print("laconic: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        if options.debug:
-            raise
-        print(f"laconic: {error}", file=sys.stderr)
-        return 2
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
+    if unknown and options.command not in doors.PROGRAMS:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.words = words[words.index(options.command) + 1 :]
+    return outcome(options)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Errors are one sentence, with the nearest command where one was mistyped."""
+class _Parser(Parser):
+    """An error names the nearest command where one was mistyped."""
 
     def error(self, message: str) -> NoReturn:
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         if "invalid choice" in message and command not in COMMANDS:
             message = f"unknown command {command!r}{nearest(command, COMMANDS)}"
-        print(f"laconic: {message}", file=sys.stderr)
-        sys.exit(2)
+        super().error(message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,9 +41,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="laconic", description="Train PyTorch models over the network you have.", allow_abbrev=False
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND", parser_class=_Parser)
     for name, (describe, run, summary) in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        behind_a_door = name in doors.PROGRAMS  # which has its own --help
+        command = commands.add_parser(
+            name, help=summary, description=summary, allow_abbrev=False, add_help=not behind_a_door
+        )
         command.set_defaults(run=run)
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks"
@@ -68,24 +62,7 @@ def _describe_doctor(parser: argparse.ArgumentParser) -> None:
 def _doctor(options: argparse.Namespace) -> None:
     from laconic.cli import doctor
 
-    _show(doctor.examine(), doctor.text, options.json)
-
-
-def _describe_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--coordinates", type=int, default=16_000_000, metavar="N")
-
-
-def _bench(options: argparse.Namespace) -> None:
-    from benchmarks.ops import table
-
-    check_positive(options, "coordinates")
-    _show(table.measure(options.coordinates), table.text, options.json)
-
-
-def _show(rows: list[Any], text: Callable[[list[Any]], str], as_json: bool) -> None:
-    """Named tuples are printed, for people or for programs."""
-    print(json.dumps([row._asdict() for row in rows], indent=1) if as_json else text(rows))
+    show(doctor.examine(), doctor.text, options.json)
 
 
 def _describe_lab(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +89,9 @@ COMMANDS = {
     ),
     "report": (runs.describe_report, runs.report, "draw the report of recorded runs again"),
     "results": (
-        runs.describe_results,
-        runs.results,
-        "write the page of results of recorded runs, with its figures",
+        doors.describe,
+        doors.enter,
+        "write the page of results of recorded runs, with its figures (in a clone)",
     ),
     "pack": (
         runs.describe_pack,
@@ -137,7 +114,7 @@ COMMANDS = {
         _doctor,
         "say what is installed, which kernels run where, and what is missing",
     ),
-    "bench": (_describe_bench, _bench, "measure the ops against a plain copy"),
+    "bench": (doors.describe, doors.enter, "measure the ops against a plain copy (in a clone)"),
     "lab": (_describe_lab, _lab, "look after emulated links"),
 }
 

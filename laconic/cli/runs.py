@@ -1,8 +1,7 @@
-"""The commands about runs: `laconic train | report | results | pack`, and what they share with `compare`."""
+"""The commands about runs: `laconic train | report | pack`, and what they share with `compare`."""
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,34 +46,6 @@ def report(options: argparse.Namespace) -> None:
     from laconic.report import page, records
 
     print(page.write(records.find(options.runs), options.out))
-
-
-def describe_results(parser: argparse.ArgumentParser) -> None:
-    """The parser takes the options of `laconic results`."""
-    parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUNS", help="records, packs or directories of records"
-    )
-    parser.add_argument("--out", type=Path, default=Path("docs/results.md"), metavar="FILE")
-    parser.add_argument(
-        "--rates", nargs="+", type=Path, default=[], metavar="RUNS", help="records of other learning rates"
-    )
-    parser.add_argument(
-        "--readme", type=Path, metavar="FILE", help="also put the summary between its markers"
-    )
-
-
-def results(options: argparse.Namespace) -> None:
-    """The page of results and its figures are written."""
-    from benchmarks.results import page
-    from benchmarks.results.board import board
-    from laconic.report import records
-
-    runs = records.find(options.runs)
-    for path in page.write(runs, options.out, records.find(options.rates) if options.rates else ()):
-        print(path)
-    if options.readme is not None:
-        link = os.path.relpath(options.out, options.readme.parent)
-        print(page.replace_summary(options.readme, page.summary(board(runs), link)))
 
 
 def describe_pack(parser: argparse.ArgumentParser) -> None:

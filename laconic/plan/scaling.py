@@ -2,8 +2,8 @@
 
 Without records, every number of workers is planned like the one that was asked about (answer.py). With records of a
 task on a link, the model starts from what they say: up to the largest number of workers, from the bare machine's runs
-of as many (cost_check.py); beyond, each worker has as much of the machine as it had there, so that computing and its
-own work take as long, and bytes grow as the technique's tariff does.
+of as many (measured_steps.py); beyond, each worker has as much of the machine as it had there, so that computing and
+its own work take as long, and bytes grow as the technique's tariff does.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from laconic.lab import contestants
 from laconic.lab.links import parse_rate
-from laconic.plan import cost_check
 from laconic.plan.answer import ask
 from laconic.plan.charges import Model, tariff
 from laconic.plan.cost import Link, step_seconds
+from laconic.plan.measured_steps import known
 from laconic.report.summary import grouped
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from laconic.plan.answer import Question
-    from laconic.plan.cost_check import Known
+    from laconic.plan.measured_steps import Known
     from laconic.report.records import Run
 
 same_but_for_workers = attrgetter("machine", "task", "split", "batch", "parameters")
@@ -64,16 +64,16 @@ def planned(
 def measured(runs: Sequence[Run]) -> list[Point]:
     """One point for each technique and number of workers of these runs, all of one task on one link."""
     return [
-        Point(header.label, header.family, header.workers, known.seconds, known.exchange.sent)
-        for known in cost_check.known(runs)
-        for header in [known.header]
+        Point(header.label, header.family, header.workers, one.seconds, one.exchange.sent)
+        for one in known(runs)
+        for header in [one.header]
     ]
 
 
 def extended(runs: Sequence[Run], link: str, model: Model, device: torch.device) -> list[Point]:
     """By the model, from runs on the bare machine: as far as they go, and beyond."""
     rate = Link(parse_rate(link))
-    groups = grouped(cost_check.known(runs), lambda known: known.header.label)
+    groups = grouped(known(runs), lambda one: one.header.label)
     return [point for group in groups.values() for point in _extended(group, rate, model, device)]
 
 
@@ -84,12 +84,12 @@ def settings(runs: Iterable[Run]) -> list[list[Run]]:
 
 
 def _extended(group: Sequence[Known], link: Link, model: Model, device: torch.device) -> Iterator[Point]:
-    known = {one.header.workers: one for one in group}
-    last = known[max(known)]
+    by_workers = {one.header.workers: one for one in group}
+    last = by_workers[max(by_workers)]
     contestant = contestants.parse(last.header.spec)
     charged = _sent(contestant, model, last.header.workers, device)
-    for workers in sorted({*known, *(number for number in WORKERS if number > last.header.workers)}):
-        one = known.get(workers)
+    for workers in sorted({*by_workers, *(number for number in WORKERS if number > last.header.workers)}):
+        one = by_workers.get(workers)
         if one is None:
             grown = _sent(contestant, model, workers, device)
             if grown is None or not charged:

@@ -1,7 +1,10 @@
+import json
+
 import pytest
 import torch
 
 from benchmarks.ops import gennorm, table
+from benchmarks.ops.__main__ import main
 from laconic.numerics import ans
 
 
@@ -49,3 +52,17 @@ def test_a_peer_that_is_not_installed_is_said_to_be_missing(monkeypatch):
 def test_coordinates_of_gennorm_are_limited(monkeypatch):
     monkeypatch.setattr(gennorm, "MOST", 3_000)
     assert {case.coordinates for case in gennorm.cases(4_000)} == {3_000}
+
+
+def test_the_command_prints_rows_for_people_or_for_programs(capsys):
+    assert main(["--coordinates", "4000"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert main(["--coordinates", "4000", "--json"]) == 0
+    assert [row["op"] for row in json.loads(capsys.readouterr().out)] == [
+        line.partition("  ")[0] for line in lines
+    ]
+
+
+def test_the_command_says_what_is_wrong_in_one_sentence(capsys):
+    assert main(["--coordinates", "0"]) == 2
+    assert capsys.readouterr().err == "laconic: --coordinates is 0; it must be above zero\n"

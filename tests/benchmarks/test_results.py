@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.results import method
 from benchmarks.results import page as report
+from benchmarks.results.__main__ import main
 from benchmarks.results.board import board
-from laconic.cli import main
 from laconic.report import records
 from tests.support.evidence import DDP, FP16, POWER, THC, full, timing, trajectory
 from tests.support.recorded import END, MIXED, evaluation, header, step, write
@@ -205,7 +205,7 @@ def test_the_command_writes_the_page_its_figures_and_the_summary(paper, tmp_path
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- results -->\nold\n<!-- /results -->\nafter\n", encoding="utf-8")
     out = tmp_path / "docs" / "results.md"
-    assert main.main(["results", str(paper), "--out", str(out), "--readme", str(readme)]) == 0
+    assert main([str(paper), "--out", str(out), "--readme", str(readme)]) == 0
     assert capsys.readouterr().out.split() == [
         str(path) for path in (out, out.with_name("results_fashion_100mbit.svg"), readme)
     ]
@@ -261,8 +261,8 @@ def test_learning_rates_that_were_tried_stand_beside_the_one_in_use(paper, tmp_p
 def test_a_readme_without_markers_is_left_alone(paper, tmp_path, capsys):
     readme = tmp_path / "README.md"
     readme.write_text("<!-- results -->\nopen\n", encoding="utf-8")
-    words = ["results", str(paper), "--out", str(tmp_path / "results.md"), "--readme", str(readme)]
-    assert main.main(words) == 2
+    words = [str(paper), "--out", str(tmp_path / "results.md"), "--readme", str(readme)]
+    assert main(words) == 2
     assert "README.md has no place for the table; write <!-- results --> and" in capsys.readouterr().err
     assert readme.read_text(encoding="utf-8") == "<!-- results -->\nopen\n"
 

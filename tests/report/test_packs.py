@@ -1,12 +1,10 @@
-"""A pack has what a page of results is made from: the same page, from one small file that is always the same."""
+"""A pack has the records of a directory that pages are made from, in one small file that is always the same."""
 
 import json
 import tarfile
 
 import pytest
 
-from benchmarks.results import page
-from benchmarks.results.board import board
 from laconic.cli import main
 from laconic.report import packs, records
 from tests.support.evidence import DDP, THC, full, timing, trajectory
@@ -22,15 +20,6 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def _page(path):
-    return page.page(board(records.find([path])), "results")
-
-
-def test_a_pack_makes_the_same_page_as_its_records(runs, tmp_path):
-    pack = packs.write(runs, tmp_path / "all.tar.xz")
-    assert _page(pack).replace(", which are in `all.tar.xz`", "") == _page(runs)
-
-
 def test_an_unpacked_pack_is_the_directory(runs, tmp_path):
     with tarfile.open(packs.write(runs, tmp_path / "all.tar.xz")) as pack:
         pack.extractall(tmp_path / "again", filter="data")
@@ -38,7 +27,6 @@ def test_an_unpacked_pack_is_the_directory(runs, tmp_path):
         sorted(path.relative_to(top) for path in top.rglob("*.jsonl")) for top in (runs, tmp_path / "again")
     ]
     assert names[0] == names[1] != []
-    assert _page(tmp_path / "again") == _page(runs)
 
 
 def test_the_same_records_make_the_same_file(runs, tmp_path):

@@ -144,3 +144,16 @@ def _synthetic_step(
         }
     sent = round(size * rng.uniform(0.995, 1.005))
     return step(number, took, loss=loss, tx=sent, rx=sent, phases=phases)
+
+
+def timed(
+    path: Path, workers: int, spec: str, seconds: float, compute: float, sent: int, link: str
+) -> records.Run:
+    """A finished run of twelve equal steps of `fashion`, which compute so long and send so many bytes."""
+    steps = [
+        step(number, seconds, tx=sent, rx=sent, sent=sent, received=sent, phases={"compute": compute})
+        for number in range(1, 13)
+    ]
+    return run(
+        path, *steps, workers=workers, spec=spec, link=link, shaped=link != "none", parameters=3_761_034
+    )

@@ -2,10 +2,11 @@
 
 import pytest
 
-from laconic.plan import cost_check, pipeline, scaling
+from benchmarks.results import cost_check
+from laconic.plan import pipeline
 from laconic.plan.cost import RELAYED, Exchange, Link
-from laconic.report import records
 from tests.support import recorded
+from tests.support.recorded import timed
 
 # Of `laconic compare fashion --techniques … --link none` and of the same on a shaped link, medians of steps 4 to 25,
 # within a few hours on one machine of 2 cores: workers, spec, computing alone, seconds and bytes on the bare machine,
@@ -26,21 +27,9 @@ MEASURED = [
 ]
 
 
-def _run(path, workers, spec, seconds, compute, sent, link):
-    steps = [
-        recorded.step(
-            number, seconds, tx=sent, rx=sent, sent=sent, received=sent, phases={"compute": compute}
-        )
-        for number in range(1, 13)
-    ]
-    return recorded.run(
-        path, *steps, workers=workers, spec=spec, link=link, shaped=link != "none", parameters=3_761_034
-    )
-
-
 def _cell(folder, workers, spec, compute, bare, sent, link, seconds):
-    alone = _run(folder / "bare.jsonl", workers, spec, bare, compute, sent, "none")
-    shaped = _run(folder / "shaped.jsonl", workers, spec, seconds, 9.0, 10 * sent, link)
+    alone = timed(folder / "bare.jsonl", workers, spec, bare, compute, sent, "none")
+    shaped = timed(folder / "shaped.jsonl", workers, spec, seconds, 9.0, 10 * sent, link)
     (cell,) = cost_check.check([alone, shaped])
     return cell
 
@@ -86,17 +75,6 @@ def test_bytes_are_of_the_steps_that_were_measured(tmp_path):
     assert cell.predicted > 0.1 + 8 * 10**6 / 10**7
 
 
-def test_small_layers_leave_together():
-    """Backward, the first two of four are enough together, the next one is alone; what is dense does not count."""
-    shares = [0.2, 2.0, 0.9, 0.3]
-    numbers = [round(share * pipeline.TOGETHER) for share in shares]  # of 4 workers, 4 bytes each
-    layers = [records.Travel("", [1, 1], "one way", number, 0, 1.0) for number in numbers]
-    dense = records.Travel("", [1, 1], "dense", 10**9, 0, 1.0)
-    assert pipeline.departures([dense, *layers], workers=4) == 3
-    assert pipeline.departures([dense, *layers], workers=4, size=2) == 2
-    assert pipeline.departures([dense], workers=4) == 1
-
-
 def test_layers_that_are_all_dense_travel_as_dense_does(tmp_path):
     """In its pieces, one behind the other: `dad` where no layer is worth sharing."""
     layer = {"layer": "0", "shape": [1, 1], "way": "dense", "numbers": 1, "gradient": 1, "saves": 1.0}
@@ -115,14 +93,9 @@ def test_layers_that_are_all_dense_travel_as_dense_does(tmp_path):
     assert predicted["dad"] == predicted["dense"]
 
 
-def test_layers_that_do_not_go_one_way_leave_alone():
-    layers = [records.Travel("", [1, 1], way, 1, 0, 1.0) for way in ("two ways", "rows", "two ways", "dense")]
-    assert pipeline.departures(layers, workers=4) == 3
-
-
 def test_cells_without_a_run_on_the_bare_machine_are_left_out(tmp_path):
-    shaped = _run(tmp_path / "a.jsonl", 4, "thc", 0.5, 0.05, 10**6, "100mbit")
-    unlike = _run(tmp_path / "b.jsonl", 8, "thc", 0.5, 0.05, 10**6, "none")
+    shaped = timed(tmp_path / "a.jsonl", 4, "thc", 0.5, 0.05, 10**6, "100mbit")
+    unlike = timed(tmp_path / "b.jsonl", 8, "thc", 0.5, 0.05, 10**6, "none")
     assert cost_check.check([shaped, unlike]) == []
 
 
@@ -131,16 +104,3 @@ def test_a_table_has_a_line_a_cell_and_the_worst_is_known(tmp_path):
     assert cost_check.markdown(cells).count("\n") == 1 + len(MEASURED)
     assert cost_check.worst(cells) == max(abs(cell.ratio - 1) for cell in cells)
     assert cost_check.worst([]) == 0
-
-
-def test_scaling_goes_through_what_is_known_and_on(tmp_path, monkeypatch):
-    import torch
-
-    from laconic.plan.charges import Model
-
-    monkeypatch.setattr(scaling, "WORKERS", (2, 8, 16))
-    alone = [_run(tmp_path / f"{n}.jsonl", n, "ddp", 0.1 * n, 0.05 * n, 10**7, "none") for n in (2, 4)]
-    points = scaling.extended(alone, "100mbit", Model(3_761_034), torch.device("cpu"))
-    assert [point.workers for point in points] == [2, 4, 8, 16]
-    assert points[2].sent == pytest.approx(10**7 * (7 / 8) / (3 / 4))
-    assert points[2].seconds < points[3].seconds
