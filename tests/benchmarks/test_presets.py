@@ -12,7 +12,7 @@ def test_what_comes_with_laconic_is_among_them():
     assert PRESETS.items() > QUICK.items()
 
 
-@pytest.mark.parametrize("name", PRESETS.keys() - QUICK.keys())
+@pytest.mark.parametrize("name", sorted(PRESETS.keys() - QUICK.keys()))
 def test_every_line_is_a_comparison_whose_rows_have_their_rates(name):
     for line in PRESETS[name]:
         for spec in command._parsed(line.split()).techniques:
