@@ -44,7 +44,8 @@ def describe_report(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The report of recorded runs is in the file."""
-    from laconic.report import page, records
+    from laconic.lab import records
+    from laconic.report import page
 
     print(page.write(records.find(options.runs), options.out))
 
@@ -67,7 +68,7 @@ def results(options: argparse.Namespace) -> None:
     """The page of results and its figures are written."""
     from benchmarks.results import page
     from benchmarks.results.board import board
-    from laconic.report import records
+    from laconic.lab import records
 
     runs = records.find(options.runs)
     for path in page.write(runs, options.out, records.find(options.rates) if options.rates else ()):
@@ -128,8 +129,8 @@ def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = ""
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:
     """The report on these records, in the directory."""
+    from laconic.lab.records import find
     from laconic.report import page
-    from laconic.report.records import find
 
     return page.write(find(recorded), directory / "report.html")
 

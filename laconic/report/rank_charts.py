@@ -18,9 +18,9 @@ from laconic.studies.gradient_charts import title
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from laconic.lab.records import Step
     from laconic.lab.worker import Settings
     from laconic.report.charts import Spec
-    from laconic.report.records import Step
     from laconic.report.summary import Row
     from laconic.studies.inspect_rank import Look, Looks
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from laconic.report.records import Eval, Header, Run, Setting, Step
+from laconic.lab.records import Eval, Header, Run, Setting, Step, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -91,11 +91,6 @@ def settled(run: Run, last: int | None = None) -> tuple[Step, ...]:
     """Of the run's steps, or of the first ones up to the `last`, those after the warm-up."""
     steps = run.steps[:last]
     return steps[min(WARM_UP, len(steps) // 2) :]
-
-
-def outgoing(record: Step | Eval) -> int | None:
-    """Bytes that worker 0 sent: by its network interface where it has its own, else by Laconic's meter."""
-    return record.sent if record.tx is None else record.tx
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

@@ -6,9 +6,8 @@ import pytest
 
 from laconic.cli import compare as command
 from laconic.cli import main
-from laconic.lab import compare, contestants
+from laconic.lab import compare, contestants, records
 from laconic.lab.presets import PRESETS
-from laconic.report import records
 
 LINE = "digits --techniques ddp sign_vote@lr=0.001 --workers 2 --link none --steps 9 --seeds 2"
 

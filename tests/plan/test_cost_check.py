@@ -2,9 +2,9 @@
 
 import pytest
 
+from laconic.lab import records
 from laconic.plan import cost_check, pipeline, scaling
 from laconic.plan.cost import RELAYED, Exchange, Link
-from laconic.report import records
 from tests.support import recorded
 
 # Of `laconic compare fashion --techniques … --link none` and of the same on a shaped link, medians of steps 4 to 25,
