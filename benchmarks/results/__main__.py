@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.results import page
 from benchmarks.results.board import board
 from laconic.cli.command import program
-from laconic.report import records
+from laconic.lab import records
 
 if TYPE_CHECKING:
     import argparse

@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from laconic.lab.records import Run
 from laconic.report.projection import Evidence, check_machine, project, shows_only_time
-from laconic.report.records import Run
 from laconic.report.summary import (
     Row,
     Spread,
@@ -28,7 +28,7 @@ from laconic.report.summary import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from laconic.report.records import Setting
+    from laconic.lab.records import Setting
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -19,7 +19,7 @@ from laconic.report.summary import grouped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from laconic.report.records import Run
+    from laconic.lab.records import Run
 
 BARE = "none"
 

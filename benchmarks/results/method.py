@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.results.board import Board
+    from laconic.lab.records import Header, Run, Setting
     from laconic.report.projection import Check
-    from laconic.report.records import Header, Run, Setting
 
 AGREE = 0.1
 """How far a projection may be from the full run that checks it, as a share of it."""

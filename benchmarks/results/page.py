@@ -15,17 +15,17 @@ from benchmarks.results import claims, cost_check, figures, method, rates, rules
 from benchmarks.results.board import Board, board, is_real, missed, place_in_table, sooner, soonest
 from benchmarks.results.rules import MISSING
 from benchmarks.results.tables import comparison, metric, phases, specs_of, table, words_table
+from laconic.lab.records import PACKED
 from laconic.report import charts
 from laconic.report.projection import shows_only_time
-from laconic.report.records import PACKED
 from laconic.report.summary import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from laconic.lab.records import Run
     from laconic.report.charts import Spec
-    from laconic.report.records import Run
     from laconic.report.summary import Row
 
     Section = Sequence[Row]

@@ -14,7 +14,7 @@ from laconic.report.summary import grouped, setting_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from laconic.report.records import Run
+    from laconic.lab.records import Run
 
 
 def tried(used: Sequence[Run], others: Sequence[Run]) -> str:

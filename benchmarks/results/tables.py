@@ -14,7 +14,7 @@ from laconic.report.prose import target_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from laconic.report.records import Setting
+    from laconic.lab.records import Setting
     from laconic.report.summary import Row, Spread
 
 Specs = dict[str, str]

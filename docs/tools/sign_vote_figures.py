@@ -11,9 +11,9 @@ import sys
 from operator import itemgetter
 from pathlib import Path
 
-from laconic.lab import contestants
-from laconic.report import charts, records, summary
-from laconic.report.records import Run
+from laconic.lab import contestants, records
+from laconic.lab.records import Run
+from laconic.report import charts, summary
 
 DOCS = Path(__file__).parents[1]
 SPLITS = {"iid": "every worker sees all labels", "labels:2": "every worker sees two labels of ten"}

@@ -85,10 +85,9 @@ def _planned(options: argparse.Namespace) -> Iterator[Figure]:
 
 def _recorded(options: argparse.Namespace) -> Iterator[Figure]:
     """A figure for every task and link of the records."""
-    from laconic.lab import tasks
+    from laconic.lab import records, tasks
     from laconic.plan import charts, scaling
     from laconic.plan.charges import Model
-    from laconic.report import records
 
     runs, device = records.find(options.runs), device_at(options.device)
     settings, names = scaling.settings(runs), Counter[str]()

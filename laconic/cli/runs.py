@@ -43,7 +43,8 @@ def describe_report(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> None:
     """The report of recorded runs is in the file."""
-    from laconic.report import page, records
+    from laconic.lab import records
+    from laconic.report import page
 
     print(page.write(records.find(options.runs), options.out))
 
@@ -99,8 +100,8 @@ def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = ""
 
 def report_on(recorded: Sequence[Path], directory: Path) -> Path:
     """The report on these records, in the directory."""
+    from laconic.lab.records import find
     from laconic.report import page
-    from laconic.report.records import find
 
     return page.write(find(recorded), directory / "report.html")
 

@@ -10,7 +10,6 @@ fall on all alike. A run whose record is complete is not run again, wherever its
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from contextlib import ExitStack
@@ -19,15 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from laconic.lab import contestants
+from laconic.lab import contestants, records
 from laconic.lab.jobs import Job
+from laconic.lab.records import Growing, RecordError, grouped
 from laconic.lab.worker import Settings, check_training
-from laconic.report.summary import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from laconic.lab.links import Lab
+    from laconic.lab.records import Header
 
 TURN = 10
 """Steps that a run takes before those abreast of it take theirs."""
@@ -156,8 +156,8 @@ def execute(settings: Settings, lab: Lab, watcher: Watcher) -> None:
 
 def execute_abreast(runs: Runs, watcher: Watcher) -> None:
     """The records of all these are complete; no two run at the same time, but for their start."""
-    records = [Path(settings.record) for settings, _ in runs]
-    turns = [record.with_suffix(".turn") for record in records]
+    growing = [Growing(Path(settings.record)) for settings, _ in runs]
+    turns = [record.path.with_suffix(".turn") for record in growing]
     for turn in turns:
         turn.write_text("-1")
     try:
@@ -166,14 +166,14 @@ def execute_abreast(runs: Runs, watcher: Watcher) -> None:
                 stack.enter_context(_job(settings, lab, str(turn)))
                 for (settings, lab), turn in zip(runs, turns, strict=True)
             ]
-            for job, record in zip(jobs, records, strict=True):
-                job.wait_for(record.exists)
+            for job, record in zip(jobs, growing, strict=True):
+                job.wait_for(record.path.exists)
             for step in (*range(0, runs[0][0].steps, TURN), runs[0][0].steps):
-                for (settings, _), turn, job in zip(runs, turns, jobs, strict=True):
+                for (settings, _), turn, job, record in zip(runs, turns, jobs, growing, strict=True):
                     watcher.start(settings)
                     _allow(turn, step)
                     if step < settings.steps:
-                        job.wait_for(partial(_has_come, Path(settings.record), step), watcher.look)
+                        job.wait_for(partial(_has_come, record, step), watcher.look)
                     else:
                         job.wait(watcher.look)
     finally:
@@ -194,30 +194,27 @@ def _allow(turn: Path, step: int) -> None:
     draft.replace(turn)  # at once, for the worker reads it meanwhile
 
 
-def _has_come(record: Path, step: int) -> bool:
+def _has_come(record: Growing, step: int) -> bool:
     """Whether the run has done the step and all that belongs to it; 0 is the evaluation before the first."""
-    lines = record.read_text()
-    return lines.count('\n{"kind": "step"') == step and '\n{"kind": "eval"' in lines and lines.endswith("\n")
+    record.look()
+    return len(record.steps) == step and bool(record.evals)
 
 
 def is_complete(settings: Settings) -> bool:
     """Whether a run of just these settings has been recorded to its end, here or elsewhere."""
-    record = Path(settings.record)
-    lines = record.read_text().splitlines() if record.exists() else []
-    return len(lines) > 1 and lines[-1].startswith('{"kind": "end"') and _is_same(lines[0], settings)
-
-
-def _is_same(header: str, settings: Settings) -> bool:
-    """Whether the record's run trains the same; where the link is bare, it does not matter whose it is."""
     try:
-        said = json.loads(header)
-    except ValueError:
+        run = records.read(Path(settings.record))
+    except (FileNotFoundError, RecordError):
         return False
-    usual = {field.name: field.default for field in dataclasses.fields(Settings)}
+    return run.end is not None and _is_same(run.header, settings)
+
+
+def _is_same(header: Header, settings: Settings) -> bool:
+    """Whether the record's run trains the same; where the link is bare, it does not matter whose it is."""
     wanted = {
         name: value for name, value in settings.told().items() if name != "note" or settings.link != "none"
     }
-    return all(said.get(name, usual[name]) == value for name, value in wanted.items())
+    return all(getattr(header, name) == value for name, value in wanted.items())
 
 
 def _file_name(spec: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,30 +13,12 @@ from rich.live import Live
 from rich.table import Table
 
 from laconic.lab import contestants
+from laconic.lab.records import Growing, outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from laconic.lab.worker import Settings
-
-
-class Tail:
-    """The lines that a growing file of JSON lines has so far."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read = 0
-
-    def new(self) -> list[dict[str, Any]]:
-        """The complete lines since the last call."""
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
 
 
 class RunView:
@@ -46,21 +27,15 @@ class RunView:
     def __init__(self, settings: Settings, link: str = "") -> None:
         self.settings, self.link = settings, link
         self.state = "queued"
-        self.steps: list[float] = []
-        self.bytes = 0
-        self.loss: float | None = None
-        self.metric: float | None = None
-        self._tail = Tail(Path(settings.record))
+        self.record = Growing(Path(settings.record))
+        self.step_seconds = 0.0
+        """The median step so far."""
 
     def look(self) -> None:
         """What the record says now is taken in."""
-        for line in self._tail.new():
-            if line["kind"] == "step":
-                self.steps.append(line["seconds"])
-                self.bytes += line["tx"] or line["sent"] or 0
-                self.loss = line["loss"]
-            elif line["kind"] == "eval":
-                self.metric = line.get("accuracy", line["loss"])
+        self.record.look()
+        if self.record.steps:
+            self.step_seconds = statistics.median(step.seconds for step in self.record.steps)
 
     @property
     def label(self) -> str:
@@ -69,18 +44,20 @@ class RunView:
         return f"{label} (seed {self.settings.seed})" if self.settings.seed else label
 
     @property
-    def step_seconds(self) -> float | None:
-        """The median step so far."""
-        return statistics.median(self.steps) if self.steps else None
+    def left(self) -> float:
+        """Seconds to the last step, at the pace so far."""
+        return (self.settings.steps - len(self.record.steps)) * self.step_seconds
 
     def cells(self) -> list[str]:
         """The run's row."""
-        done = f"{len(self.steps)}/{self.settings.steps}"
-        step = f"{self.step_seconds * 1000:.0f} ms" if self.step_seconds else ""
-        size = f"{self.bytes / len(self.steps) / 1e6:.2f} MB" if self.bytes else ""
-        loss = f"{self.loss:.3f}" if self.loss is not None else ""
-        metric = f"{self.metric:.3f}" if self.metric is not None else ""
-        return [self.label, self.state, done, step, size, loss, metric]
+        steps, evals = self.record.steps, self.record.evals
+        sent = sum(outgoing(step) or 0 for step in steps)
+        done = f"{len(steps)}/{self.settings.steps}"
+        pace = f"{self.step_seconds * 1000:.0f} ms" if self.step_seconds else ""
+        size = f"{sent / len(steps) / 1e6:.2f} MB" if sent else ""
+        loss = f"{steps[-1].loss:.3f}" if steps and steps[-1].loss is not None else ""
+        metric = f"{evals[-1].value:.3f}" if evals else ""
+        return [self.label, self.state, done, pace, size, loss, metric]
 
 
 class LiveTable:
@@ -115,17 +92,14 @@ class LiveTable:
         """The row shows what the record has."""
         assert self._current is not None
         self._current.look()
-        if self._current.steps:
-            self._current.state = _duration(self._left(self._current)) + " left"
+        if self._current.record.steps:
+            self._current.state = _duration(self._current.left) + " left"
 
     def finish(self) -> None:
         """The row says that the run is done."""
         assert self._current is not None
         self._current.look()
         self._current.state = "done"
-
-    def _left(self, view: RunView) -> float:
-        return (view.settings.steps - len(view.steps)) * (view.step_seconds or 0.0)
 
     def _table(self) -> Table:
         done = sum(view.state == "done" for view in self._views)

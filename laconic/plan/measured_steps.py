@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from laconic.lab.contestants import Contestant
-    from laconic.report.records import Header, Run, Step
+    from laconic.lab.records import Header, Run, Step
 
 same_computing = attrgetter("machine", "task", "workers", "batch", "parameters")
 

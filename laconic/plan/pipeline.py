@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from laconic.lab.contestants import Contestant
-    from laconic.report.records import Travel
+    from laconic.lab.records import Travel
 
 SEGMENT = 1 << 20
 """Bytes of gloo's segments, at most."""

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from laconic.lab.records import Run
     from laconic.plan.answer import Question
     from laconic.plan.measured_steps import Known
-    from laconic.report.records import Run
 
 same_but_for_workers = attrgetter("machine", "task", "split", "batch", "parameters")
 WORKERS = tuple(2**power for power in range(1, 11))

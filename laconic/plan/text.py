@@ -11,7 +11,7 @@ from laconic.plan.answer import FLOPS, PAYS, RATES
 from laconic.plan.charges import BUCKET
 from laconic.plan.cost import FRAMES, LANE, RELAYED, RING, SCATTERED
 from laconic.plan.units import bits_per_second, duration, size
-from laconic.studies.inspect_gradients import table
+from laconic.report.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

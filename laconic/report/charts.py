@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from laconic.report.records import Run
+from laconic.lab.records import Run
 from laconic.report.summary import Row, curve, settled
 
 if TYPE_CHECKING:

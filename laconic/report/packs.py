@@ -13,8 +13,8 @@ import json
 import tarfile
 from typing import TYPE_CHECKING
 
+from laconic.lab.records import PACKED, read
 from laconic.report.projection import shows_only_time
-from laconic.report.records import PACKED, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

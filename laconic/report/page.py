@@ -17,6 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
+from laconic.lab.records import Run, Setting
 from laconic.report import charts, consensus_charts, rank_charts
 from laconic.report.projection import Check, project
 from laconic.report.prose import (
@@ -28,7 +29,6 @@ from laconic.report.prose import (
     target_text,
     times_text,
 )
-from laconic.report.records import Run, Setting
 from laconic.report.summary import Row, Spread, summarize
 from laconic.sources.explain import HEADINGS, cells
 

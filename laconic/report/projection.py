@@ -24,7 +24,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from laconic.report.records import Eval, Run, Setting, Step
+from laconic.lab.records import Eval, Run, Setting, Step
 from laconic.report.summary import grouped, setting_of, settled
 
 if TYPE_CHECKING:

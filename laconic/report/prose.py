@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from laconic.report.records import Run, Setting
+from laconic.lab.records import Run, Setting
 from laconic.report.summary import Row
 
 if TYPE_CHECKING:

@@ -10,19 +10,18 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from laconic.report import charts
-from laconic.studies.gradient_charts import title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from laconic.lab.records import Step
     from laconic.lab.worker import Settings
+    from laconic.layers.catalog import Layer
     from laconic.report.charts import Spec
-    from laconic.report.records import Step
     from laconic.report.summary import Row
-    from laconic.studies.inspect_rank import Look, Looks
 
 READING = "rank "
 """What a technique's reading of a rank begins with; then comes the layer's name."""
@@ -34,7 +33,31 @@ PADDING = {"left": 30, "top": 5, "right": 30, "bottom": 5}  # a browser's font m
 SHADES = ("#e6f0f8", "#4a97c9", "#08305c")
 
 
-def figure(settings: Settings, looks: Looks) -> Spec:
+class Ranked(Protocol):
+    """A layer at one step."""
+
+    @property
+    def step(self) -> int:
+        """When."""
+
+    @property
+    def rows(self) -> int:
+        """How many the layer had."""
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Its rank, and more."""
+
+
+def title(settings: Settings, what: str) -> Spec:
+    """What of the task a figure shows, and how the task was trained."""
+    size = f", {settings.size}" if settings.size != "default" else ""
+    momentum = f", momentum {settings.momentum:g}" if settings.optimizer == "sgd" else ""
+    how = f"{settings.optimizer}, lr {settings.lr:g}{momentum}, batch {settings.batch}, seed {settings.seed}"
+    return charts.headline(f"{what} of {settings.task}{size}", f"{settings.steps} steps of {how}")
+
+
+def figure(settings: Settings, looks: Mapping[Layer, Sequence[Ranked]]) -> Spec:
     """The ranks at all steps, layers in the model's order, with the shape and the rows of each beside it."""
     values = [_cell(layer.name, look.step, look.measured["rank"]) for layer in looks for look in looks[layer]]
     heading = title(settings, "Effective rank of the gradients")
@@ -94,7 +117,7 @@ def _tooltip() -> list[Spec]:
     return [charts.tip("layer", "layer"), charts.tip("step", "step"), charts.tip("rank", "rank")]
 
 
-def _margin(looks: Looks) -> Spec:
+def _margin(looks: Mapping[Layer, Sequence[Ranked]]) -> Spec:
     """Every layer's shape and median rows, to the right of its cells."""
     values = [
         {"layer": layer.name, "words": f"{layer.outputs}×{layer.inputs}, {_rows(every):,.0f} rows"}
@@ -105,7 +128,7 @@ def _margin(looks: Looks) -> Spec:
     return {"data": {"values": values}, "mark": mark, "encoding": place}
 
 
-def _rows(looks: Iterable[Look]) -> float:
+def _rows(looks: Iterable[Ranked]) -> float:
     return statistics.median(look.rows for look in looks)
 
 

@@ -11,19 +11,16 @@ import math
 import statistics
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from laconic.report.records import Eval, Header, Run, Setting, Step
+from laconic.lab.records import Eval, Header, Run, Setting, Step, grouped, outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 WARM_UP = 20
 """Steps that pay for connections, allocations and DDP's bucket rebuild, or have gradients like no later ones: in
 `fashion` GenNorm sends twice as much in each of the first 18 as ever after. A short run counts its second half."""
-
-Item = TypeVar("Item")
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -91,19 +88,6 @@ def settled(run: Run, last: int | None = None) -> tuple[Step, ...]:
     """Of the run's steps, or of the first ones up to the `last`, those after the warm-up."""
     steps = run.steps[:last]
     return steps[min(WARM_UP, len(steps) // 2) :]
-
-
-def outgoing(record: Step | Eval) -> int | None:
-    """Bytes that worker 0 sent: by its network interface where it has its own, else by Laconic's meter."""
-    return record.sent if record.tx is None else record.tx
-
-
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """The items by key, keys and items in the order of their first appearance."""
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def setting_of(run: Run) -> Setting:

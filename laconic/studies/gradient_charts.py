@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from laconic.report import charts
 from laconic.report.charts import COLORS, DASHES, TITLE_ON_TOP, Spec
+from laconic.report.rank_charts import title
 from laconic.studies import goodness
 from laconic.studies.inspect_gradients import HEADINGS, Layer, Look
 
@@ -34,14 +35,6 @@ def figure(settings: Settings, looks: Sequence[Look], layers: Sequence[Layer]) -
         "vconcat": [_betas(looks, _spread(drawn)), _distances(drawn)],
         "resolve": {"scale": {"color": "independent", "strokeDash": "independent", "shape": "independent"}},
     }
-
-
-def title(settings: Settings, what: str) -> Spec:
-    """What of the task a figure shows, and how the task was trained."""
-    size = f", {settings.size}" if settings.size != "default" else ""
-    momentum = f", momentum {settings.momentum:g}" if settings.optimizer == "sgd" else ""
-    how = f"{settings.optimizer}, lr {settings.lr:g}{momentum}, batch {settings.batch}, seed {settings.seed}"
-    return charts.headline(f"{what} of {settings.task}{size}", f"{settings.steps} steps of {how}")
 
 
 def _spread(layers: Sequence[Layer]) -> list[Layer]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import csv
 import statistics
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 from rich.progress import track
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from laconic.lab.worker import optimizer_for
+from laconic.report.tables import table
 from laconic.studies import goodness
 
 if TYPE_CHECKING:
@@ -38,17 +39,6 @@ HEADINGS = {
     "huffman": "Huffman",
     "entropy": "entropy",
 }
-
-
-class Named(Protocol):
-    """What may have a line in a table."""
-
-    @property
-    def name(self) -> str:
-        """What the line begins with."""
-
-
-Line = TypeVar("Line", bound=Named)
 
 
 class Look(NamedTuple):
@@ -128,16 +118,6 @@ def text(layers: Sequence[Layer]) -> str:
     return "\n\n".join([*tables, *left])
 
 
-def table(layers: Sequence[Line], columns: dict[str, Callable[[Line], str]], heading: str = "layer") -> str:
-    """One line a layer, its name on the left and numbers right-aligned."""
-    rows = [
-        [heading, *columns],
-        *([layer.name, *(write(layer) for write in columns.values())] for layer in layers),
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_line(row, widths) for row in rows)
-
-
 def _progress(settings: Settings) -> Iterable[int]:
     """The steps, with a bar on a terminal."""
     console = Console(stderr=True)
@@ -179,8 +159,3 @@ def _coordinates(layer: Layer) -> str:
 
 def _number(measure: str, digits: int) -> Callable[[Layer], str]:
     return lambda layer: f"{layer.measured[measure]:.{digits}f}" if layer.measured else "–"
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    numbers = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return "  ".join([f"{cells[0]:<{widths[0]}}", *numbers])

@@ -24,7 +24,8 @@ from laconic.layers import catalog
 from laconic.layers.catalog import Layer
 from laconic.layers.taps import Taps
 from laconic.numerics import lowrank
-from laconic.studies.inspect_gradients import LOOKS, table, train
+from laconic.report.tables import table
+from laconic.studies.inspect_gradients import LOOKS, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

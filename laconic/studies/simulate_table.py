@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from laconic.studies.inspect_gradients import table
+from laconic.report.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

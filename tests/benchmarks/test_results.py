@@ -6,7 +6,7 @@ from benchmarks.results import method
 from benchmarks.results import page as report
 from benchmarks.results.__main__ import main
 from benchmarks.results.board import board
-from laconic.report import records
+from laconic.lab import records
 from tests.support.evidence import DDP, FP16, POWER, THC, full, timing, trajectory
 from tests.support.recorded import END, MIXED, evaluation, header, step, write
 

@@ -5,7 +5,8 @@ import pytest
 from benchmarks.results import page as report
 from benchmarks.results import rules
 from benchmarks.results.board import board, sooner
-from laconic.report import packs, records
+from laconic.lab import records
+from laconic.report import packs
 from laconic.report.summary import summarize
 from tests.support.evidence import DDP, FP16, POWER, THC, timing, trajectory
 

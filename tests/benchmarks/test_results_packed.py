@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.results import page
 from benchmarks.results.board import board
-from laconic.report import packs, records
+from laconic.lab import records
+from laconic.report import packs
 from tests.support.evidence import DDP, THC, full, timing, trajectory
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from laconic.cli import main
-from laconic.report import records
+from laconic.lab import records
 
 
 def _said(arguments, capsys):

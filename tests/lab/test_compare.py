@@ -1,5 +1,4 @@
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -7,11 +6,12 @@ import pytest
 from laconic import DAD, RankDAD
 from laconic.cli.runs import run_lines
 from laconic.lab import compare as compare_module
+from laconic.lab import records
 from laconic.lab.compare import ROOM, SHARE, TURN, Line, Plan, compare, is_complete, rounds, rows_abreast
 from laconic.lab.jobs import WorkerError
 from laconic.lab.links import Lab, parse_links
 from laconic.lab.worker import Settings
-from laconic.report import records
+from tests.support.recorded import END, header, step, write
 
 BASE = Settings(
     task="digits",
@@ -45,9 +45,8 @@ class _Watcher:
         pass
 
 
-def _finished(settings, *kinds):
-    lines = [{"kind": "header", **settings.told()}, *({"kind": kind} for kind in kinds or ("step", "end"))]
-    Path(settings.record).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+def _finished(settings, *lines):
+    write(Path(settings.record), [header(**settings.told()), *(lines or (step(1), END))])
 
 
 def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
@@ -63,12 +62,26 @@ def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
 def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
     (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     assert not is_complete(settings)
-    _finished(settings, "step")
+    _finished(settings, step(1))
     assert not is_complete(settings)
     _finished(settings)
     assert is_complete(settings)
     assert not is_complete(dataclasses.replace(settings, lr=0.2))
     assert not is_complete(dataclasses.replace(settings, device="cuda"))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]\n[]", '{"kind": "header", "ta', "\x00"])
+def test_what_is_no_record_is_no_complete_run(tmp_path, text):
+    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    Path(settings.record).write_text(text)
+    assert not is_complete(settings)
+
+
+def test_a_later_versions_record_is_not_run_over(tmp_path):
+    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    write(Path(settings.record), [header(**settings.told(), version=2), END])
+    with pytest.raises(ValueError, match="update laconic"):
+        is_complete(settings)
 
 
 def test_a_record_of_an_earlier_version_is_complete_where_settings_are_as_usual(tmp_path):

@@ -1,14 +1,12 @@
 """A preset is some comparisons that run seed by seed, can be cut and taken up again, and make one report."""
 
-import json
-
 import pytest
 
 from laconic.cli import compare as command
 from laconic.cli import main
-from laconic.lab import compare, contestants
+from laconic.lab import compare, contestants, records
 from laconic.lab.presets import DEFAULT, PRESETS
-from laconic.report import records
+from tests.support.recorded import END, header, write
 
 LINE = "digits --techniques ddp sign_vote@lr=0.001 --workers 2 --link none --steps 9 --seeds 2"
 
@@ -25,8 +23,7 @@ def executed(monkeypatch):
 
     def run(settings, _lab, _watcher):
         order.append((settings.split, settings.seed, settings.spec))
-        header = json.dumps({"kind": "header", **settings.told()})
-        compare.Path(settings.record).write_text(f'{header}\n{{"kind": "end"}}\n')
+        write(compare.Path(settings.record), [header(**settings.told()), END])
 
     monkeypatch.setattr(compare, "execute", run)
     monkeypatch.setattr(command, "report_on", lambda _records, directory: directory / "report.html")

@@ -1,33 +1,15 @@
 import io
-import json
 
 from rich.console import Console
 
-from laconic.lab.progress import LiveTable, Tail
+from laconic.lab.progress import LiveTable
 from laconic.lab.worker import Settings
-
-STEP = {"kind": "step", "seconds": 0.5, "tx": 2_000_000, "sent": None, "loss": 1.5}
+from tests.support.recorded import evaluation, header, step, write
 
 
 def _settings(directory, spec="dense"):
     tuned = {"steps": 10, "batch": 1, "lr": 0.1, "momentum": 0.0, "optimizer": "sgd", "eval_every": 5}
     return Settings(task="digits", spec=spec, workers=2, record=str(directory / f"{spec}.jsonl"), **tuned)
-
-
-def _write(path, *lines, end="\n"):
-    with path.open("a") as file:
-        file.write("".join(json.dumps(line) + "\n" for line in lines[:-1]) + json.dumps(lines[-1]) + end)
-
-
-def test_a_tail_gives_complete_lines_once(tmp_path):
-    tail = Tail(tmp_path / "x")
-    assert tail.new() == []
-    _write(tmp_path / "x", {"a": 1}, {"b": 2}, end="")
-    assert tail.new() == [{"a": 1}]
-    with (tmp_path / "x").open("a") as file:
-        file.write("\n")
-    assert tail.new() == [{"b": 2}]
-    assert tail.new() == []
 
 
 def _drawn(table):
@@ -41,7 +23,8 @@ def test_the_table_shows_steps_speed_bytes_and_time_left(tmp_path):
     table = LiveTable(runs, "a title")
     with table:
         table.start(runs[0])
-        _write(tmp_path / "dense.jsonl", STEP, STEP, {"kind": "eval", "accuracy": 0.75, "loss": 1.0})
+        steps = [step(number, 0.5, tx=2_000_000, loss=1.5) for number in (1, 2)]
+        write(tmp_path / "dense.jsonl", [header(), *steps, evaluation(2, 0.75, 1.0)])
         table.look()
         text = _drawn(table)
         for word in (

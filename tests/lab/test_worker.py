@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from laconic import RankDAD
+from laconic.lab import records
 from laconic.lab import worker as worker_module
 from laconic.lab.compare import execute
 from laconic.lab.links import Lab
 from laconic.lab.worker import Settings, Traffic, Worker, checksum
-from laconic.report import records
 from tests.support.workers import run
 
 TUNED = {"steps": 4, "batch": 8, "lr": 0.05, "momentum": 0.9, "optimizer": "sgd", "eval_every": 2}

@@ -1,7 +1,7 @@
 """How many portions of layers leave one behind the other."""
 
+from laconic.lab import records
 from laconic.plan import pipeline
-from laconic.report import records
 
 
 def test_small_layers_leave_together():

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from laconic.report import charts, records, summary
+from laconic.lab import records
+from laconic.report import charts, summary
 from tests.support.recorded import evaluation, run, step, synthetic
 
 Draw = Callable[[Sequence[summary.Row], charts.Styles], charts.Spec]

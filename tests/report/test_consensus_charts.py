@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.report import charts, records, summary
+from laconic.lab import records
+from laconic.report import charts, summary
 from laconic.report.consensus_charts import consensus_by_step
 from tests.support.recorded import evaluation, run
 

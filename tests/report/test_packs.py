@@ -6,7 +6,8 @@ import tarfile
 import pytest
 
 from laconic.cli import main
-from laconic.report import packs, records
+from laconic.lab import records
+from laconic.report import packs
 from tests.support.evidence import DDP, THC, full, timing, trajectory
 from tests.support.recorded import END, header, step, write
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from laconic.lab import records
 from laconic.report import page as report
-from laconic.report import records
 from tests.support.recorded import (
     HEADER,
     MIXED,

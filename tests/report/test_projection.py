@@ -2,8 +2,9 @@
 
 import pytest
 
+from laconic.lab import records
 from laconic.report import page as report
-from laconic.report import projection, records, summary
+from laconic.report import projection, summary
 from laconic.report.projection import project
 from tests.support.evidence import DDP, STEPS, THC, full, timing, trajectory
 from tests.support.recorded import END, evaluation, header, step, write

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.report import prose, records, summary
+from laconic.lab import records
+from laconic.report import prose, summary
 from tests.support.recorded import MIXED, THC, evaluation, header, rows_of, run, step, technique, write
 
 

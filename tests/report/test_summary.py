@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from laconic.report import records, summary
+from laconic.lab import records
+from laconic.report import summary
 from tests.support.recorded import Line, evaluation, header, run, step, write
 
 

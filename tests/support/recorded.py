@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from laconic.report import records, summary
+from laconic.lab import records
+from laconic.report import summary
 
 Line = dict[str, Any]
 HEADER: Line = {

@@ -1,7 +1,8 @@
 """Run records: JSON lines files, one for each training run, read into small values.
 
 The first line is the header, then come steps and evaluations as they happened, with a line that says how layers
-travel where they are shared, and the last line is the end.
+travel where they are shared, and the last line is the end. Every line is read in one way (`Record.add`): of a file
+that is whole or was cut (`read`), of many files and packs (`find`), and of one that still grows (`Growing`).
 A record that was cut is read as far as it got; lines and fields that this version does not know are left out.
 """
 
@@ -16,14 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 VERSION = 1
 PACKED = ".tar.xz"
 """How the name of a pack of records ends."""
+HEADLESS = "does not begin with a header line"
 
 Item = TypeVar("Item")
 Line = dict[str, Any]
+Key = TypeVar("Key")
+
+
+class RecordError(ValueError):
+    """The file has something that Laconic did not write."""
 
 
 @dataclass(frozen=True)
@@ -136,27 +143,99 @@ class Run:
     layers: tuple[Travel, ...] = ()
 
 
+class Record:
+    """What has been read of a record so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.header: Header | None = None
+        self.steps: list[Step] = []
+        self.evals: list[Eval] = []
+        self.layers: list[Travel] = []
+        self.end: End | None = None
+        self._lines = 0
+
+    def add(self, text: str) -> None:
+        """One more line of the file has been read."""
+        self._lines += 1
+        if text.strip():
+            where, line = f"{self.path}, line {self._lines},", _object(text)
+            if line is None:
+                raise _not_ours(where, "is not a JSON object")
+            self._take(line, where)
+
+    def _take(self, line: Line, where: str) -> None:
+        kind = line.get("kind")
+        if self.header is None:
+            self.header = self._checked_header(line, where)
+        elif kind == "step":
+            self.steps.append(_filled(Step, line, where))
+        elif kind == "eval":
+            self.evals.append(_filled(Eval, _valued(line, self.header.metric), where))
+        elif kind == "layers":
+            self.layers += [_filled(Travel, layer, where) for layer in line.get("layers", [])]
+        elif kind == "end":
+            self.end = _filled(End, line, where)
+
+    def _checked_header(self, line: Line, where: str) -> Header:
+        if line.get("kind") != "header":
+            raise _not_ours(self.path, HEADLESS)
+        header = _filled(Header, line, where)
+        if header.version > VERSION:
+            raise ValueError(
+                f"{self.path} has record version {header.version}, not {VERSION}; update laconic"
+            )
+        return header
+
+    def run(self) -> Run:
+        """The run, as far as it got."""
+        if self.header is None:
+            raise _not_ours(self.path, HEADLESS)
+        steps, evals, layers = tuple(self.steps), tuple(self.evals), tuple(self.layers)
+        return Run(self.path, self.header, steps, evals, self.end, layers)
+
+
+class Growing(Record):
+    """The record of a run that has not begun, or goes on."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._bytes = 0
+
+    def look(self) -> None:
+        """All lines that are complete by now have been read."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._bytes)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._bytes += len(whole)
+        for line in whole.splitlines():
+            self.add(line.decode())
+
+
 def read(path: Path) -> Run:
     """The run that this file records, as far as it got."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file; give a run record or a directory of run records")
-    return _run(
-        path, path.read_text(encoding="utf-8", errors="replace")
-    )  # a cut line may end inside a character
+    return _run(path, path.read_text(encoding="utf-8", errors="replace"))  # it may be cut inside a character
 
 
 def _run(path: Path, text: str) -> Run:
-    lines = _lines(path, text)
-    headers = _all_of(Header, "header", lines[:1])
-    if not headers:
-        raise _unreadable(path, "does not begin with a header line")
-    if headers[0].version > VERSION:
-        raise ValueError(f"{path} has record version {headers[0].version}, not {VERSION}; update laconic")
-    metric = headers[0].metric
-    valued = [(where, _valued(line, metric)) for where, line in lines]
-    ends = _all_of(End, "end", lines)
-    steps, evals = _all_of(Step, "step", lines), _all_of(Eval, "eval", valued)
-    return Run(path, headers[0], tuple(steps), tuple(evals), ends[-1] if ends else None, _layers(lines))
+    """The run that this text records; its last line may have been cut, and is left out then."""
+    record = Record(path)
+    *lines, last = text.rstrip().split("\n")
+    for line in lines:
+        record.add(line)
+    if _object(last) is not None:
+        record.add(last)
+    return record.run()
+
+
+def outgoing(record: Step | Eval) -> int | None:
+    """Bytes that worker 0 sent: by its network interface where it has its own, else by Laconic's meter."""
+    return record.sent if record.tx is None else record.tx
 
 
 def find(paths: Iterable[Path]) -> list[Run]:
@@ -187,16 +266,6 @@ def _packed(path: Path) -> list[Run]:
     return [_run(name, text) for name, text in texts.items()]
 
 
-def _lines(path: Path, text: str) -> list[tuple[str, Line]]:
-    """The JSON objects of the text, each with where it stands; a last line that was cut is left out."""
-    written = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    objects = [(f"{path}, line {number},", _object(line)) for number, line in written]
-    for where, line in objects[:-1]:
-        if line is None:
-            raise _unreadable(where, "is not a JSON object")
-    return [(where, line) for where, line in objects if line is not None]
-
-
 def _object(text: str) -> Line | None:
     """The JSON object written in the text, or None."""
     try:
@@ -206,20 +275,8 @@ def _object(text: str) -> Line | None:
     return value if isinstance(value, dict) else None
 
 
-def _unreadable(where: object, problem: str) -> ValueError:
-    """The error of a file that Laconic did not write."""
-    return ValueError(f"{where} {problem}; give a record that laconic train or laconic compare wrote")
-
-
-def _all_of(kind: type[Item], name: str, lines: Iterable[tuple[str, Line]]) -> list[Item]:
-    """A value for each line of this kind."""
-    return [_filled(kind, line, where) for where, line in lines if line.get("kind") == name]
-
-
-def _layers(lines: Iterable[tuple[str, Line]]) -> tuple[Travel, ...]:
-    """How each layer travels, where that is recorded."""
-    told = [(where, line.get("layers", [])) for where, line in lines if line.get("kind") == "layers"]
-    return tuple(_filled(Travel, layer, where) for where, layers in told for layer in layers)
+def _not_ours(where: object, problem: str) -> RecordError:
+    return RecordError(f"{where} {problem}; give a record that laconic train or laconic compare wrote")
 
 
 def _valued(line: Line, metric: str) -> Line:
@@ -233,4 +290,12 @@ def _filled(kind: type[Item], line: Line, where: str) -> Item:
     try:
         return kind(**known)
     except TypeError as error:
-        raise _unreadable(where, f"says too little ({error})") from None
+        raise _not_ours(where, f"says too little ({error})") from None
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by key, keys and items in the order of their first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from laconic.report import records
+from laconic.lab import records
 from tests.support.recorded import END, HEADER, MIXED, evaluation, header, run, step, write
 
 
@@ -103,6 +103,30 @@ def test_an_unreadable_record_gets_one_sentence(tmp_path: Path, content: str, pr
         records.read(path)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_growing_record_has_its_complete_lines_once(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "a.jsonl", json.dumps(header(note="é")), json.dumps(step(1))
+    growing = records.Growing(path)
+    growing.look()
+    assert growing.header is None
+    for text, known, steps in ((first, False, 0), (f"\n{second[:9]}", True, 0), (f"{second[9:]}\n", True, 1)):
+        with path.open("a") as file:
+            file.write(text)
+        for _ in range(2):
+            growing.look()
+            assert (growing.header is not None, len(growing.steps)) == (known, steps)
+
+
+def test_a_record_is_the_same_whether_it_grew_or_was_there(tmp_path: Path) -> None:
+    lines = [json.dumps(line) for line in (header(), step(1), evaluation(1, 0.9, 1.0), END)]
+    path = tmp_path / "a.jsonl"
+    growing = records.Growing(path)
+    for line in lines:
+        with path.open("a") as file:
+            file.write(f"{line}\n")
+        growing.look()
+        assert growing.run() == records.read(path)
 
 
 def test_a_missing_record_gets_one_sentence(tmp_path: Path) -> None:
