@@ -18,6 +18,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pytest -q tests/test_rooms.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ops
