@@ -3,7 +3,7 @@
 python docs/tools/sign_vote_figures.py RATES VOTES
 
 RATES has SignVote at several learning rates, each with one seed; VOTES is what
-`laconic compare --preset votes --out VOTES` wrote.
+`python -m benchmarks.compare --preset votes --out VOTES` wrote.
 """
 
 import statistics

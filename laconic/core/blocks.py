@@ -49,7 +49,7 @@ class BlockPiece(Piece):
     blocks: tuple[Block, ...] = ()
 
     def chart(self, device: torch.device) -> torch.Tensor:
-        """The blocks as rows of a tensor, as kernels/thc.py describes them; made once a device."""
+        """The blocks as rows of a tensor, as kernels/thc describes them; made once a device."""
         if device not in self._charts:
             self._charts[device] = torch.tensor(self.blocks, device=device)
         return self._charts[device]

@@ -2,7 +2,7 @@
 
 What a symbol's neighbors are says how frequent it is: blocks of a gradient differ in length, rows in how often they
 matter. So the family is known to both ends, and of every run it is said which of its models it is in. Behind the
-head that all sealed messages have (kernels/coding.py):
+head that all sealed messages have (kernels/coding):
 
     side       whatever the technique has to say, of a length that both ends know
     form       one byte: the binary logarithm of a run's length, plus 32 if codes are Huffman's; or PLAIN

@@ -1,7 +1,7 @@
 """Messages of levels: what they say of each part besides, and the mean of several.
 
 A part is a run of coordinates with a scale and a code of its own. Behind the head that all sealed messages have
-(kernels/coding.py) there are, for each part in order, five bytes:
+(kernels/coding) there are, for each part in order, five bytes:
 
     beta          one byte, and
     alpha         two, the lowest first: a generalized normal (generalized_normal.py), from which the scale comes

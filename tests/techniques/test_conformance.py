@@ -1,5 +1,6 @@
 """The conformance table: what every technique must do, on real processes. A new technique adds a row."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -90,7 +91,7 @@ def _result_and_own(technique):
     return grads(model), own
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
 @every_technique
 def test_the_result_is_what_it_should_be_and_the_same_on_all_workers(row, workers):
     results, gradients = zip(*run(workers, _result_and_own, row.technique), strict=True)
@@ -101,7 +102,7 @@ def test_the_result_is_what_it_should_be_and_the_same_on_all_workers(row, worker
 def _replicas(technique):
     model = parallel()
     laconic.attach(model, technique)
-    train(model, range(20))
+    train(model, range(10))
     return flat(model)
 
 
@@ -126,12 +127,15 @@ def test_zero_gradients_give_zeros(row):
     assert Group(row.technique, 3).reduce(bucket, [torch.zeros(100)] * 3).abs().max() == 0
 
 
+def _bad_batches(technique):
+    return [_one_bad_batch(technique, bad_value) for bad_value in (float("inf"), float("nan"))]
+
+
 def _one_bad_batch(technique, bad_value):
     model = parallel()
     attachment = laconic.attach(model, technique)
     train(model, range(3))
     before = attachment.state_dict()["memory"]
-    weights = flat(model)
     value = loss(model, 3)
     if dist.get_rank() == 1:
         value = value * bad_value
@@ -140,13 +144,12 @@ def _one_bad_batch(technique, bad_value):
     bad, after = grads(model), attachment.state_dict()["memory"]
     unchanged = all(torch.equal(before[k][n], after[k][n]) for k in before for n in before[k])
     later = train(model, range(4, 8))
-    return bool(torch.isfinite(bad).all()), unchanged, torch.equal(weights, flat(model)), later
+    return bool(torch.isfinite(bad).all()), unchanged, later
 
 
-@pytest.mark.parametrize("bad_value", [float("inf"), float("nan")])
 @every_technique
-def test_one_bad_batch_makes_all_results_non_finite_and_changes_no_state(row, bad_value):
-    for finite, unchanged, _, later in run(3, _one_bad_batch, row.technique, bad_value):
+def test_one_bad_batch_makes_all_results_non_finite_and_changes_no_state(row):
+    for finite, unchanged, later in itertools.chain(*run(3, _bad_batches, row.technique)):
         assert not finite
         assert unchanged
         assert torch.isfinite(torch.tensor(later)).all()
@@ -186,7 +189,7 @@ def test_grad_scaler_skips_exactly_the_bad_step_on_all_workers(row):
 def _uninterrupted(technique):
     model = parallel()
     laconic.attach(model, technique)
-    return train(model, range(30), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    return train(model, range(12), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
 def _interrupted(technique, directory):
@@ -194,7 +197,7 @@ def _interrupted(technique, directory):
     model = parallel()
     attachment = laconic.attach(model, technique)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = train(model, range(20), optimizer=optimizer)
+    losses = train(model, range(8), optimizer=optimizer)
     state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save({**state, "laconic": attachment.state_dict()}, path)
     attachment.detach()
@@ -206,14 +209,16 @@ def _interrupted(technique, directory):
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     attachment.load_state_dict(state["laconic"])
-    return losses + train(model, range(20, 30), optimizer=optimizer)
+    return losses + train(model, range(8, 12), optimizer=optimizer)
+
+
+def _both_ways(technique, directory):
+    return _uninterrupted(technique), _interrupted(technique, directory)
 
 
 @every_technique
 def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(row, tmp_path):
-    straight = run(2, _uninterrupted, row.technique)
-    resumed = run(2, _interrupted, row.technique, str(tmp_path))
-    assert straight == resumed
+    assert all(straight == resumed for straight, resumed in run(2, _both_ways, row.technique, str(tmp_path)))
 
 
 def _memory_by_name(technique, buckets):
@@ -223,9 +228,13 @@ def _memory_by_name(technique, buckets):
     return attachment.state_dict()["memory"]
 
 
+def _memory_with_few_and_many_buckets(technique):
+    return [_memory_by_name(technique, buckets) for buckets in (25, 0.05)]
+
+
 @every_technique
 def test_memory_belongs_to_parameters_whatever_the_buckets(row):
-    (few, _), (many, _) = (run(2, _memory_by_name, row.technique, size) for size in (25, 0.05))
+    (few, many), _ = run(2, _memory_with_few_and_many_buckets, row.technique)
     for kind in few:
         assert few[kind].keys() == many[kind].keys()
         assert all(torch.allclose(few[kind][n], many[kind][n], atol=1e-6) for n in few[kind])
