@@ -116,7 +116,7 @@ class _Dawdle(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        time.sleep(random.random() * 0.004)
+        time.sleep(random.random() * 0.002)
         return grad
 
 
