@@ -19,9 +19,9 @@ def _once(technique, workers):
 
 
 torch.set_num_threads(1)  # a pool of threads would not live on in a fork
-for name, format in FORMATS.items():
+for name, minifloat in FORMATS.items():
     _once(laconic.GenNorm(name), 2)
     for beta in range(BETAS):
-        spread(grid_beta(beta), format)
+        spread(grid_beta(beta), minifloat)
 for workers in (1, 2, 3, 4, 8):
     _once(laconic.THC(block=256, entropy=True), workers)
