@@ -5,7 +5,9 @@ import os
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded: threads that outnumber cores wait for each other
+    os.environ["OMP_NUM_THREADS"] = (
+        "1"  # before torch is loaded: threads that outnumber cores wait for each other
+    )
 
 ALONE = ("tests/lab/", "tests/engine/test_lane.py", "tests/benchmarks/test_ops.py", "tests/cli/")
 """Labs, jobs, and tests that wait for something to happen in time: one behind the other."""

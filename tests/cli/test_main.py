@@ -69,7 +69,9 @@ def test_debug_shows_the_traceback():
 
 def test_compare_trains_side_by_side_reports_and_runs_nothing_again(tmp_path, capsys):
     """The main job, end to end, as a user starts it: twice, and then with one row more."""
-    command = f"compare digits --workers 2 --link 1gbit --steps 12 --eval-every 6 --out {tmp_path} --techniques"
+    command = (
+        f"compare digits --workers 2 --link 1gbit --steps 12 --eval-every 6 --out {tmp_path} --techniques"
+    )
     arguments = [*command.split(" "), "ddp", "dense", "dad"]
     assert main.main(arguments) == 0
     said = capsys.readouterr()
@@ -103,7 +105,9 @@ def _written(directory):
 
 
 def test_a_run_with_other_settings_is_run_again(tmp_path):
-    command = f"train digits --technique dense --workers 2 --link none --eval-every 3 --out {tmp_path} --steps"
+    command = (
+        f"train digits --technique dense --workers 2 --link none --eval-every 3 --out {tmp_path} --steps"
+    )
     written = []
     for steps in "3", "3", "4":
         assert main.main([*command.split(" "), steps]) == 0
