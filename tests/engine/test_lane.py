@@ -116,7 +116,7 @@ class _Dawdle(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        time.sleep(random.random() * 0.002)
+        time.sleep(random.random() * 0.001)
         return grad
 
 
@@ -199,7 +199,7 @@ def _torchrun(tmp_path, raises):
         "-m",
         "torch.distributed.run",
         "--nproc-per-node",
-        "3",
+        "2",
         "--standalone",
         str(script),
     ]

@@ -146,7 +146,7 @@ def test_digits_hold_out_a_fifth_that_training_does_not_have():
 
 
 def test_digits_without_scikit_learn_say_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(datasets.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         ModuleNotFoundError, match=r"task digits needs scikit-learn; install it with laconic\[report\]"
     ):

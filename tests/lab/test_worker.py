@@ -24,13 +24,11 @@ def _settings(tmp_path, **changes):
     return Settings(**basic | TUNED | changes)
 
 
-@pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
-def test_the_meter_agrees_with_the_interface(tmp_path, rate):
-    bits = {"100mbit": 10**8, "1gbit": 10**9}[rate]
-    with Lab([bits, bits]) as lab:
+def test_the_meter_agrees_with_the_interface(tmp_path):
+    with Lab([10**8, 10**9]) as lab:
         if not lab.isolated:
             pytest.skip(lab.note)
-        settings = _settings(tmp_path, size="wide", link=rate, interface=lab.interface)
+        settings = _settings(tmp_path, size="wide", link="100mbit,1gbit", interface=lab.interface)
         execute(settings, lab, _Silent())
     steps = records.read(tmp_path / "run.jsonl").steps
     for metered, counted in (("sent", "tx"), ("received", "rx")):
