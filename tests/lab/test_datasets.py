@@ -1,7 +1,6 @@
 """Data comes out as it was written, damage is named, and training never sees what is held out."""
 
 import gzip
-import sys
 
 import numpy as np
 import pytest
