@@ -82,14 +82,17 @@ def proportional(weights: Sequence[int]) -> tuple[int, ...]:
     """Shares of M in proportion to the weights, at least 1 each.
 
     Everybody has 1, and each of the others goes to the largest weight/(2 · share + 1), the first among equals: a
-    part more saves about weight/(share + 1/2).
+    part more saves about weight/(share + 1/2). All that go at a quotient of Σ weights/(2 · (M - symbols)) or more
+    are given at once, which M has room for; the few others follow one by one.
     """
     if not 1 <= len(weights) <= WHOLE:
         raise ValueError(f"{len(weights)} symbols cannot share {WHOLE} parts; have 1 to {WHOLE}")
-    shares = [1] * len(weights)
-    heap = [(_need(weight, 1), symbol) for symbol, weight in enumerate(weights)]
+    whole, total = 2 * (WHOLE - len(weights)), max(1, sum(weights))
+    shares = [max(1, (weight * whole + total) // (2 * total)) for weight in weights]
+    pairs = zip(weights, shares, strict=True)
+    heap = [(_need(weight, share), symbol) for symbol, (weight, share) in enumerate(pairs)]
     heapq.heapify(heap)
-    for _ in range(WHOLE - len(weights)):
+    for _ in range(WHOLE - sum(shares)):
         symbol = heap[0][1]
         shares[symbol] += 1
         heapq.heapreplace(heap, (_need(weights[symbol], shares[symbol]), symbol))

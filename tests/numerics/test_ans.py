@@ -1,5 +1,6 @@
 import math
 import zlib
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -155,6 +156,16 @@ def test_huffmans_code_takes_the_bits_it_is_expected_to_exactly(weights, count):
     # A push makes a number longer by its code; the first one has 17 bits, and all that left are in words of 16.
     bits = sum(int(number).bit_length() - LOWEST.bit_length() for number in numbers) + 16 * words
     assert bits == round(_length(model, symbols))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 60, ans.WHOLE - 1, ans.WHOLE])
+@pytest.mark.parametrize("most", [1, 3, 1000, 10**12])
+def test_shares_are_those_that_are_given_one_by_one(count, most):
+    weights = [int(weight) for weight in np.random.default_rng(count).integers(1, most + 1, count)]
+    shares = [1] * count
+    for _ in range(ans.WHOLE - count):
+        shares[max(range(count), key=lambda i: (Fraction(weights[i], 2 * shares[i] + 1), -i))] += 1
+    assert ans.proportional(weights) == tuple(shares)
 
 
 @pytest.mark.parametrize("count", [100, 5_000, 20_000])
