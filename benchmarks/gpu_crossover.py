@@ -42,7 +42,7 @@ def cells(chosen: argparse.Namespace, task: Task) -> list[Cell]:
     found = []
     for pair in chosen.pairs:
         workers, batch = map(int, pair.split("x"))
-        plan = simulate_study.Plan(
+        plan = simulate_study.Study(
             METHODS, [workers], 8, [batch], chosen.lr, chosen.seeds, 16, chosen.epochs, None, 0.9
         )
         found += plan.cells(task, "small")

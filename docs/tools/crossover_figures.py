@@ -37,7 +37,7 @@ class Study:
         self, workers: int, batch: int, rates: list[float], seeds: int = 3, epochs: float = 10
     ) -> list[Run]:
         """All methods' runs in one setting."""
-        plan = simulate_study.Plan(METHODS, [workers], 8, [batch], rates, seeds, 16, epochs, None, 0.9)
+        plan = simulate_study.Study(METHODS, [workers], 8, [batch], rates, seeds, 16, epochs, None, 0.9)
         paths = [
             (cell, self.directory / simulate_study.file_name(cell)) for cell in plan.cells(self.task, "small")
         ]

@@ -6,14 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from laconic.cli.options import check_positive, describe_run, directory_at, fresh, settings_of
-from laconic.cli.runs import report_on, run_lines, run_plan
+from laconic.cli.runs import report_on, run_comparison, run_lines
 from laconic.lab.presets import DEFAULT, PRESETS, ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from laconic.lab.compare import Line, Plan
+    from laconic.lab.compare import Comparison, Line
 
     Presets = Mapping[str, Sequence[str]]
 
@@ -47,7 +47,7 @@ def compare(options: argparse.Namespace) -> None:
     else:
         plan = _plan(options)
         directory = directory_at(options.out or fresh(options.task))
-        print(report_on(run_plan(plan, directory), directory))
+        print(report_on(run_comparison(plan, directory), directory))
 
 
 def _compare_preset(preset: str, options: argparse.Namespace) -> None:
@@ -63,7 +63,7 @@ def _compare_preset(preset: str, options: argparse.Namespace) -> None:
     if several:
         print(_compare_lines(lines, directory))
     else:
-        print(report_on(run_plan(lines[0].plan, directory), directory))
+        print(report_on(run_comparison(lines[0].plan, directory), directory))
 
 
 def _compare_lines(lines: Sequence[Line], directory: Path) -> Path:
@@ -111,10 +111,10 @@ def _preset(presets: Presets, name: str) -> Sequence[str]:
     return presets[name]
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    from laconic.lab.compare import Plan
+def _plan(options: argparse.Namespace) -> Comparison:
+    from laconic.lab.compare import Comparison
 
-    return Plan(settings_of(options), tuple(options.techniques), tuple(range(options.seeds)))
+    return Comparison(settings_of(options), tuple(options.techniques), tuple(range(options.seeds)))
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from laconic.lab.compare import Plan
+    from laconic.lab.compare import Comparison
 
 
 def describe_train(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +26,11 @@ def describe_train(parser: argparse.ArgumentParser) -> None:
 
 def train(options: argparse.Namespace) -> None:
     """One run is recorded and reported."""
-    from laconic.lab.compare import Plan
+    from laconic.lab.compare import Comparison
 
-    plan = Plan(settings_of(options), (options.technique,), (options.seed,))
+    plan = Comparison(settings_of(options), (options.technique,), (options.seed,))
     directory = directory_at(options.out or fresh(options.task))
-    print(report_on(run_plan(plan, directory), directory))
+    print(report_on(run_comparison(plan, directory), directory))
 
 
 def describe_report(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +62,12 @@ def pack(options: argparse.Namespace) -> None:
     print(packs.write(options.directory, options.file))
 
 
-def run_plan(plan: Plan, directory: Path) -> list[Path]:
+def run_comparison(plan: Comparison, directory: Path) -> list[Path]:
     """The records of all runs, in `directory`."""
     return run_lines([(plan, directory)], set())
 
 
-def run_lines(lines: Sequence[tuple[Plan, Path]], said: set[str], part: str = "") -> list[Path]:
+def run_lines(lines: Sequence[tuple[Comparison, Path]], said: set[str], part: str = "") -> list[Path]:
     """The records of all runs, each in its plan's directory; plans, which differ in links only, go abreast.
 
     Where there are several, some of their techniques do, too, each on links of its own. A sentence that was `said`

@@ -107,8 +107,8 @@ def simulate(options: argparse.Namespace) -> None:
     check_positive(options, "epochs", "steps", "seeds", "groups")
     size = options.size or tasks.smallest(options.task)
     task = tasks.load(options.task, data=options.data, size=size)
-    chosen = {field.name: getattr(options, field.name) for field in fields(simulate_study.Plan)}
-    cells = simulate_study.Plan(**chosen).cells(task, size)
+    chosen = {field.name: getattr(options, field.name) for field in fields(simulate_study.Study)}
+    cells = simulate_study.Study(**chosen).cells(task, size)
     charts.engine()  # fails now, if at all
     device_at(options.device)  # fails now, if at all
     directory = directory_at(options.out or fresh(f"simulate-{options.task}"))

@@ -38,7 +38,7 @@ SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class Plan:
+class Comparison:
     """What to compare: `base` with each of `specs` in its place, for each of `seeds`.
 
     A spec may have settings of its own, which replace the base's.
@@ -87,7 +87,7 @@ class Line:
     """One of several plans that are compared together, and its name, which its directory has too."""
 
     name: str
-    plan: Plan
+    plan: Comparison
 
 
 def rounds(lines: Sequence[Line]) -> list[list[list[Line]]]:
@@ -104,7 +104,7 @@ def _with_seed(line: Line, number: int) -> Line:
     return Line(line.name, dataclasses.replace(line.plan, seeds=line.plan.seeds[number : number + 1]))
 
 
-def _but_for_link(line: Line) -> Plan:
+def _but_for_link(line: Line) -> Comparison:
     return dataclasses.replace(line.plan, base=dataclasses.replace(line.plan.base, link="none"))
 
 

@@ -48,7 +48,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Row:
+class Estimate:
     """A technique, and what it charges."""
 
     label: str
@@ -66,21 +66,21 @@ class Answer:
     """A row for each technique, plain DDP first, and a sentence for each that cannot serve."""
 
     question: Question
-    rows: tuple[Row, ...]
+    rows: tuple[Estimate, ...]
     left_out: tuple[str, ...] = ()
 
     @property
-    def plain(self) -> Row:
+    def plain(self) -> Estimate:
         """What others are compared with."""
         return self.rows[0]
 
-    def seconds(self, row: Row, rate: float | None = None) -> float:
+    def seconds(self, row: Estimate, rate: float | None = None) -> float:
         """Of a step; on a link of another rate, if given."""
         if rate is None:
             return row.seconds(self.question)
         return row.seconds(replace(self.question, link=replace(self.question.link, rate=rate)))
 
-    def best(self, *families: str) -> Row:
+    def best(self, *families: str) -> Estimate:
         """The fastest row of these families, or of all."""
         return min((row for row in self.rows if not families or row.family in families), key=self.seconds)
 
@@ -109,7 +109,7 @@ def ask(question: Question, entrants: Sequence[contestants.Contestant], device: 
     for contestant in entrants:
         try:
             charged = tariff(contestant, question.model, question.workers, device)
-            rows.append(Row(contestant.label, contestant.family, charged))
+            rows.append(Estimate(contestant.label, contestant.family, charged))
         except ValueError as reason:
             left_out.append(f"{contestant.label} is left out: {reason}")
     return Answer(question, tuple(rows), tuple(left_out))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from laconic.plan.answer import Answer, Question, Row
+    from laconic.plan.answer import Answer, Estimate, Question
 
 
 def text(answer: Answer) -> str:
@@ -38,7 +38,7 @@ def text(answer: Answer) -> str:
 @dataclass(frozen=True)
 class _Line:
     name: str
-    row: Row
+    row: Estimate
 
 
 def verdict(answer: Answer) -> str:
@@ -60,7 +60,7 @@ def verdict(answer: Answer) -> str:
     return f"{said}{_limit(answer)}"
 
 
-def _among(answer: Answer, best: Row) -> str:
+def _among(answer: Answer, best: Estimate) -> str:
     """How far the best of Laconic is ahead of PyTorch's hooks, or behind them."""
     peers = [row for row in answer.rows if row.family == "peer"]
     if not peers or not any(row.family == "laconic" for row in answer.rows):

@@ -60,7 +60,7 @@ class Cell:
     seed: int
 
 
-class Look(NamedTuple):
+class Moment(NamedTuple):
     """All nodes after a step: their mean loss in it, and the distance between them after the round."""
 
     step: int
@@ -73,7 +73,7 @@ class Result(NamedTuple):
 
     average: dict[str, float]
     one: dict[str, float]
-    looks: list[Look]
+    moments: list[Moment]
     seconds: float
 
 
@@ -104,7 +104,7 @@ def simulate(
 ) -> Result:
     """Trains all nodes; `tell` hears of every step. A run whose loss is no longer finite ends early."""
     nodes = Nodes(task, cell.seed, cell.nodes, device)
-    looks: list[Look] = []
+    moments: list[Moment] = []
     began = time.perf_counter()
     for step, batch in zip(range(1, cell.steps + 1), _batches(cell, task, device), strict=False):
         lr = cell.lr * 0.5 * (1 + math.cos(math.pi * (step - 1) / cell.steps))
@@ -114,12 +114,12 @@ def simulate(
         if tell is not None:
             tell(step)
         if step == cell.steps or (step - 1) % max(1, cell.steps // LOOKS) == 0:
-            looks.append(Look(step, loss.item(), topology.consensus_distance(nodes.debiased())))
-            if not math.isfinite(looks[-1].loss):
+            moments.append(Moment(step, loss.item(), topology.consensus_distance(nodes.debiased())))
+            if not math.isfinite(moments[-1].loss):
                 break
-    seconds = (time.perf_counter() - began) / looks[-1].step
+    seconds = (time.perf_counter() - began) / moments[-1].step
     average, one = (nodes.evaluate(values) for values in (nodes.average(), nodes.debiased()[0]))
-    return Result(average, one, looks, seconds)
+    return Result(average, one, moments, seconds)
 
 
 class Nodes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from laconic.lab.tasks import Task
-    from laconic.studies.simulate_table import Row
+    from laconic.studies.simulate_table import Best
 
 WIDTH, HEIGHT = 460, 240
 LOOKS = {  # a method's color and dash: allreduce is what the others are compared with, ablations are dashed
@@ -26,7 +26,7 @@ LOOKS = {  # a method's color and dash: allreduce is what the others are compare
 }
 
 
-def figures(rows: Sequence[Row], task: Task) -> dict[str, Spec]:
+def figures(rows: Sequence[Best], task: Task) -> dict[str, Spec]:
     """By name: the metric against workers, against the batch where there are several, and the distances, if any."""
     figures = {f"{task.metric}-by-workers": metric_by(rows, task, "workers")}
     if len({row.cell.batch for row in rows}) > 1:
@@ -36,7 +36,7 @@ def figures(rows: Sequence[Row], task: Task) -> dict[str, Spec]:
     return figures
 
 
-def metric_by(rows: Sequence[Row], task: Task, what: Literal["workers", "batch"]) -> Spec:
+def metric_by(rows: Sequence[Best], task: Task, what: Literal["workers", "batch"]) -> Spec:
     """The averaged model's metric against workers, a panel for every batch; or the other way round."""
     other: Literal["workers", "batch"] = "batch" if what == "workers" else "workers"
     panels = [
@@ -52,7 +52,7 @@ def metric_by(rows: Sequence[Row], task: Task, what: Literal["workers", "batch"]
     return figure(rows, task, f"{task.metric.capitalize()} against {what}", panels, x, y)
 
 
-def consensus_by_step(rows: Sequence[Row], task: Task) -> Spec:
+def consensus_by_step(rows: Sequence[Best], task: Task) -> Spec:
     """The distance between nodes over steps, a panel for every setting; it is never zero on a logarithmic scale."""
     panels = [
         (
@@ -71,7 +71,7 @@ def consensus_by_step(rows: Sequence[Row], task: Task) -> Spec:
 
 
 def figure(
-    rows: Sequence[Row], task: Task, title: str, panels: Sequence[tuple[str, list[Spec]]], x: Spec, y: Spec
+    rows: Sequence[Best], task: Task, title: str, panels: Sequence[tuple[str, list[Spec]]], x: Spec, y: Spec
 ) -> Spec:
     """Panels of points, under each other, all with the same axes and methods."""
     cell, seeds = rows[0].cell, max(len(row.runs) for row in rows)
@@ -88,7 +88,7 @@ def figure(
     }
 
 
-def _panel(words: str, values: list[Spec], rows: Sequence[Row], x: Spec, y: Spec) -> Spec:
+def _panel(words: str, values: list[Spec], rows: Sequence[Best], x: Spec, y: Spec) -> Spec:
     """A line with points for every method; the band is from the lowest seed to the highest."""
     names = [name for name in LOOKS if any(row.name == name for row in rows)]
     colors, dashes = ([LOOKS[name][place] for name in names] for place in (0, 1))
@@ -118,14 +118,14 @@ def _panel(words: str, values: list[Spec], rows: Sequence[Row], x: Spec, y: Spec
     }
 
 
-def point(row: Row, task: Task, x: int) -> Spec:
+def point(row: Best, task: Task, x: int) -> Spec:
     """The averaged model's metric at `x`."""
     return _values(row, x, row.averaged(task.metric))
 
 
-def _distances(row: Row) -> list[Spec]:
+def _distances(row: Best) -> list[Spec]:
     """Over seeds, at every step that all of them reached, where there is a distance."""
-    seeds = [{look.step: look.consensus for look in run.result.looks} for run in row.runs]
+    seeds = [{moment.step: moment.consensus for moment in run.result.moments} for run in row.runs]
     steps = sorted(set.intersection(*map(set, seeds)))
     values = {step: [seed[step] for seed in seeds] for step in steps}
     return [
@@ -135,7 +135,7 @@ def _distances(row: Row) -> list[Spec]:
     ]
 
 
-def _values(row: Row, x: int, values: Sequence[float]) -> Spec:
+def _values(row: Best, x: int, values: Sequence[float]) -> Spec:
     spread = {"value": statistics.fmean(values), "low": min(values), "high": max(values)}
     return {"method": row.name, "x": x, **spread}
 

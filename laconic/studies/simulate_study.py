@@ -18,7 +18,7 @@ from laconic.lab.contestants import nearest
 from laconic.lab.worker import check_training
 from laconic.numerics import topology
 from laconic.studies import simulate
-from laconic.studies.simulate import METHODS, Cell, Look, Result
+from laconic.studies.simulate import METHODS, Cell, Moment, Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ MODELS = ("average", "one")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Study:
     """The grid; `batch` is each worker's, and `steps` replaces `epochs` where given."""
 
     methods: Sequence[str]
@@ -119,9 +119,9 @@ def load(path: Path, cell: Cell) -> Result | None:
     saved = json.loads(path.read_text())
     if saved["cell"] != dataclasses.asdict(cell):
         return None
-    looks = [Look(step, _number(loss), _number(consensus)) for step, loss, consensus in saved["looks"]]
+    moments = [Moment(step, _number(loss), _number(consensus)) for step, loss, consensus in saved["looks"]]
     average, one = ({name: _number(value) for name, value in saved[of].items()} for of in MODELS)
-    return Result(average, one, looks, saved["seconds"])
+    return Result(average, one, moments, saved["seconds"])
 
 
 def file_name(cell: Cell) -> str:
@@ -133,7 +133,11 @@ def file_name(cell: Cell) -> str:
 def _plain(result: Result) -> dict[str, Any]:
     """For JSON, which has no infinities."""
     values = {of: {name: _finite(value) for name, value in getattr(result, of).items()} for of in MODELS}
-    return {**values, "looks": [[*map(_finite, look)] for look in result.looks], "seconds": result.seconds}
+    return {
+        **values,
+        "moments": [[*map(_finite, look)] for look in result.moments],
+        "seconds": result.seconds,
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -28,7 +28,7 @@ SPREAD = "± one standard deviation over seeds"
 EDGES = "↓ ↑ the lowest or highest learning rate that was tried: one beyond may be better"
 
 
-class Row(NamedTuple):
+class Best(NamedTuple):
     """A method in one setting, at its best learning rate: a run for every seed."""
 
     runs: list[Run]
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     def consensus(self) -> float:
         """The median over a run, as a mean over seeds."""
         return statistics.fmean(
-            statistics.median(look.consensus for look in run.result.looks) for run in self.runs
+            statistics.median(moment.consensus for moment in run.result.moments) for run in self.runs
         )
 
     def averaged(self, metric: str) -> list[float]:
@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return [run.result.one[metric] for run in self.runs]
 
 
-def best(runs: Iterable[Run], task: Task) -> list[Row]:
+def best(runs: Iterable[Run], task: Task) -> list[Best]:
     """A row for every setting and method, in the order of their first runs."""
     tried: dict[tuple[int, int, str], dict[float, list[Run]]] = {}
     for run in runs:
@@ -74,7 +74,7 @@ def best(runs: Iterable[Run], task: Task) -> list[Row]:
     return [_best(rates, task) for rates in tried.values()]
 
 
-def text(rows: Sequence[Row], task: Task) -> str:
+def text(rows: Sequence[Best], task: Task) -> str:
     """The tables, and what their signs say."""
     settings = dict.fromkeys(row.setting for row in rows)
     tables = [_table([row for row in rows if row.setting == setting], task) for setting in settings]
@@ -119,19 +119,19 @@ class Watch:
         return Text(f"{text(best(self._runs, self._task), self._task)}\n\n{done}\n{self._now}")
 
 
-def _best(rates: dict[float, list[Run]], task: Task) -> Row:
+def _best(rates: dict[float, list[Run]], task: Task) -> Best:
     def merit(lr: float) -> float:
         mean = statistics.fmean(run.result.average[task.metric] for run in rates[lr])
         return -math.inf if math.isnan(mean) else mean if task.higher_is_better else -mean
 
     lr = max(rates, key=merit)
     edges = {min(rates): " ↓", max(rates): " ↑"} if len(rates) > 1 else {}
-    return Row(rates[lr], edges.get(lr, ""))
+    return Best(rates[lr], edges.get(lr, ""))
 
 
-def _table(rows: Sequence[Row], task: Task) -> str:
+def _table(rows: Sequence[Best], task: Task) -> str:
     """The rows of one setting."""
-    columns: dict[str, Callable[[Row], str]] = {
+    columns: dict[str, Callable[[Best], str]] = {
         "nodes": lambda row: str(row.cell.nodes),
         "segments": lambda row: str(row.cell.segments),
         "lr": lambda row: f"{row.cell.lr:g}{row.edge}",

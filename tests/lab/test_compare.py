@@ -7,7 +7,17 @@ from laconic import DAD, RankDAD
 from laconic.cli.runs import run_lines
 from laconic.lab import compare as compare_module
 from laconic.lab import records
-from laconic.lab.compare import ROOM, SHARE, TURN, Line, Plan, compare, is_complete, rounds, rows_abreast
+from laconic.lab.compare import (
+    ROOM,
+    SHARE,
+    TURN,
+    Comparison,
+    Line,
+    compare,
+    is_complete,
+    rounds,
+    rows_abreast,
+)
 from laconic.lab.jobs import WorkerError
 from laconic.lab.links import Lab, parse_links
 from laconic.lab.worker import Settings
@@ -50,7 +60,7 @@ def _finished(settings, *lines):
 
 
 def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
-    runs = Plan(BASE, ("ddp", "dense:dtype=bf16"), (0, 1)).runs(tmp_path, _Lab())
+    runs = Comparison(BASE, ("ddp", "dense:dtype=bf16"), (0, 1)).runs(tmp_path, _Lab())
     for settings in runs:
         _finished(settings)
     watcher = _Watcher()
@@ -60,7 +70,7 @@ def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
 
 
 def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
-    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (settings,) = Comparison(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     assert not is_complete(settings)
     _finished(settings, step(1))
     assert not is_complete(settings)
@@ -72,20 +82,20 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]\n[]", '{"kind": "header", "ta', "\x00"])
 def test_what_is_no_record_is_no_complete_run(tmp_path, text):
-    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (settings,) = Comparison(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     Path(settings.record).write_text(text)
     assert not is_complete(settings)
 
 
 def test_a_later_versions_record_is_not_run_over(tmp_path):
-    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (settings,) = Comparison(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     write(Path(settings.record), [header(**settings.told(), version=2), END])
     with pytest.raises(ValueError, match="update laconic"):
         is_complete(settings)
 
 
 def test_a_record_of_an_earlier_version_is_complete_where_settings_are_as_usual(tmp_path):
-    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (settings,) = Comparison(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     _finished(settings)
     record = Path(settings.record)
     record.write_text(record.read_text().replace('"device": "cpu"', '"since": "then"'))
@@ -94,7 +104,7 @@ def test_a_record_of_an_earlier_version_is_complete_where_settings_are_as_usual(
 
 
 def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():
-    long, short = Plan(BASE, ("ddp", "dense"), (0, 1, 2)), Plan(BASE, ("ddp",), (0, 1))
+    long, short = Comparison(BASE, ("ddp", "dense"), (0, 1, 2)), Comparison(BASE, ("ddp",), (0, 1))
     order = [
         [(line.name, line.plan.specs, line.plan.seeds) for alike in together for line in alike]
         for together in rounds([Line("long", long), Line("short", short)])
@@ -108,7 +118,10 @@ def test_all_lines_of_a_seed_come_before_the_next_seed_of_any():
 
 def test_lines_that_differ_in_nothing_but_the_link_are_together():
     lines = [
-        Line(f"{workers}-{link}", Plan(dataclasses.replace(BASE, workers=workers, link=link), ("ddp",), (0,)))
+        Line(
+            f"{workers}-{link}",
+            Comparison(dataclasses.replace(BASE, workers=workers, link=link), ("ddp",), (0,)),
+        )
         for link in ("none", "100mbit")
         for workers in (2, 4)
     ]
@@ -121,7 +134,9 @@ def _abreast(directory, *links, **changes):
     """Runs of plain DDP on these links, as `compare` takes them."""
     labs = [Lab(parse_links(link, BASE.workers)) for link in links]
     bases = [dataclasses.replace(BASE, link=link, steps=TURN + 2, **changes) for link in links]
-    plans = [Plan(base, ("ddp",), (0,)).runs(directory / str(n), labs[n]) for n, base in enumerate(bases)]
+    plans = [
+        Comparison(base, ("ddp",), (0,)).runs(directory / str(n), labs[n]) for n, base in enumerate(bases)
+    ]
     for settings in plans:
         Path(settings[0].record).parent.mkdir()
     return [(settings[0], lab) for settings, lab in zip(plans, labs, strict=True)]
@@ -156,7 +171,7 @@ def test_rows_are_abreast_as_far_as_memory_goes():
 def test_rows_abreast_have_links_of_their_own(monkeypatch, tmp_path):
     """Else each would count the others' bytes."""
     plans = [
-        Plan(dataclasses.replace(BASE, link=link), ("ddp", "fp16", "dense", "thc", "gennorm"), (0,))
+        Comparison(dataclasses.replace(BASE, link=link), ("ddp", "fp16", "dense", "thc", "gennorm"), (0,))
         for link in ("none", "100mbit")
     ]
     seen = []
@@ -182,10 +197,10 @@ def test_where_one_abreast_fails_all_end_and_the_failure_is_told(tmp_path):
 
 
 def test_a_run_stays_complete_when_its_directory_moves(tmp_path):
-    (settings,) = Plan(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (settings,) = Comparison(BASE, ("ddp",), (0,)).runs(tmp_path, _Lab())
     _finished(settings)
     moved = tmp_path.rename(tmp_path.with_name("moved"))
-    (elsewhere,) = Plan(BASE, ("ddp",), (0,)).runs(moved, _Lab())
+    (elsewhere,) = Comparison(BASE, ("ddp",), (0,)).runs(moved, _Lab())
     assert elsewhere.record != settings.record
     assert is_complete(elsewhere)
 
@@ -196,14 +211,14 @@ def test_only_a_bare_links_run_counts_wherever_it_was_made(tmp_path, link, compl
         isolated, interface, shaped, note = False, "lo", False, "No namespaces here."
 
     base = dataclasses.replace(BASE, link=link)
-    (elsewhere,) = Plan(base, ("ddp",), (0,)).runs(tmp_path, Bare())
+    (elsewhere,) = Comparison(base, ("ddp",), (0,)).runs(tmp_path, Bare())
     _finished(elsewhere)
-    (here,) = Plan(base, ("ddp",), (0,)).runs(tmp_path, _Lab())
+    (here,) = Comparison(base, ("ddp",), (0,)).runs(tmp_path, _Lab())
     assert is_complete(here) == complete
 
 
 def test_a_technique_may_have_settings_of_its_own(tmp_path):
-    plain, voted = Plan(BASE, ("ddp", "sign_vote@lr=0.001,momentum=0"), (0,)).runs(tmp_path, _Lab())
+    plain, voted = Comparison(BASE, ("ddp", "sign_vote@lr=0.001,momentum=0"), (0,)).runs(tmp_path, _Lab())
     assert (plain.lr, plain.momentum) == (0.1, 0.9)
     assert (voted.lr, voted.momentum) == (0.001, 0.0)
     assert "@" not in voted.record
@@ -212,19 +227,19 @@ def test_a_technique_may_have_settings_of_its_own(tmp_path):
 @pytest.mark.parametrize("bad", ["lr=0", "lr=nan", "momentum=1", "optimizer=adan"])
 def test_settings_that_cannot_be_trained_with_are_refused(bad):
     with pytest.raises(ValueError, match=bad.split("=")[0] + " is"):
-        Plan(BASE, ("ddp@" + bad,), (0,))
+        Comparison(BASE, ("ddp@" + bad,), (0,))
 
 
 def test_a_plan_has_the_warnings_of_its_techniques_once():
-    plan = Plan(BASE, ("ddp", "dad", "rank_dad", "rank_dad:rank=2", "dense"), (0, 1))
+    plan = Comparison(BASE, ("ddp", "dad", "rank_dad", "rank_dad:rank=2", "dense"), (0, 1))
     assert plan.warnings == [DAD.warning, RankDAD.warning]
 
 
 def test_tuples_of_different_words_have_different_records(tmp_path):
-    runs = Plan(BASE, ("dad:private=a+b", "dad:private=a-b"), (0,)).runs(tmp_path, _Lab())
+    runs = Comparison(BASE, ("dad:private=a+b", "dad:private=a-b"), (0,)).runs(tmp_path, _Lab())
     assert len({settings.record for settings in runs}) == 2
 
 
 def test_a_bad_technique_is_refused_before_anything_runs():
     with pytest.raises(ValueError, match="unknown technique 'dence'"):
-        Plan(BASE, ("ddp", "dence"), (0,))
+        Comparison(BASE, ("ddp", "dence"), (0,))

@@ -226,22 +226,22 @@ def test_a_run_learns_repeats_itself_and_is_looked_at(method):
     assert result.average["accuracy"] > 0.8
     assert result.one["accuracy"] > 0.8
     assert steps == list(range(1, 61))
-    assert result.looks[0].step == 1
-    assert result.looks[-1].step == 60
-    assert result.looks[-1].loss < result.looks[0].loss
-    assert all((look.consensus > 0) == (run.nodes > 1) for look in result.looks)
+    assert result.moments[0].step == 1
+    assert result.moments[-1].step == 60
+    assert result.moments[-1].loss < result.moments[0].loss
+    assert all((moment.consensus > 0) == (run.nodes > 1) for moment in result.moments)
     again = simulate.simulate(run, DIGITS)
     assert again._replace(seconds=0) == result._replace(seconds=0)
 
 
 def test_seeds_differ():
     results = [simulate.simulate(cell("crossover", 4, seed=seed), DIGITS) for seed in (0, 1)]
-    assert results[0].looks != results[1].looks
+    assert results[0].moments != results[1].moments
 
 
 def test_a_run_that_diverges_ends_early():
     result = simulate.simulate(cell("crossover", 4, lr=1e30, steps=200), DIGITS)
-    assert result.looks[-1].step < 20
+    assert result.moments[-1].step < 20
     assert result.average["accuracy"] < 0.3
 
 

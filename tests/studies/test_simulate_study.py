@@ -8,11 +8,11 @@ import pytest
 from laconic.cli import main, studies
 from laconic.lab import tasks
 from laconic.studies import simulate, simulate_study
-from laconic.studies.simulate import METHODS, Look, Result
-from laconic.studies.simulate_study import Plan, load, run, save
+from laconic.studies.simulate import METHODS, Moment, Result
+from laconic.studies.simulate_study import Study, load, run, save
 
 DIGITS = tasks.load("digits")
-PLAN = Plan(
+PLAN = Study(
     methods=["allreduce", "crossover"],
     workers=[2, 4],
     groups=2,
@@ -24,7 +24,9 @@ PLAN = Plan(
     steps=2,
     momentum=0.9,
 )
-RESULT = Result({"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.4, "loss": math.nan}, [Look(1, 2.0, 0.1)], 0.5)
+RESULT = Result(
+    {"accuracy": 0.5, "loss": 1.0}, {"accuracy": 0.4, "loss": math.nan}, [Moment(1, 2.0, 0.1)], 0.5
+)
 
 
 def cells(**changes):

@@ -4,7 +4,7 @@ import pytest
 
 from laconic.lab import tasks
 from laconic.studies import simulate
-from laconic.studies.simulate import Look, Result
+from laconic.studies.simulate import Moment, Result
 from laconic.studies.simulate_study import Run
 from laconic.studies.simulate_table import Watch, best, text
 
@@ -15,9 +15,9 @@ OPTIONS = {"groups": 2, "segments": 4, "steps": 3, "momentum": 0.9}
 
 def a_run(value, method="crossover", task=DIGITS, workers=4, batch=8, lr=0.1, seed=0, distances=(0.1,)):
     """A run whose averaged model has this value, and whose nodes have a tenth less."""
-    looks = [Look(step, 1.0, distance) for step, distance in enumerate(distances, 1)]
+    moments = [Moment(step, 1.0, distance) for step, distance in enumerate(distances, 1)]
     cell = simulate.cell(task, "default", method, workers=workers, batch=batch, lr=lr, seed=seed, **OPTIONS)
-    return Run(cell, Result({task.metric: value}, {task.metric: 0.9 * value}, looks, 0.25))
+    return Run(cell, Result({task.metric: value}, {task.metric: 0.9 * value}, moments, 0.25))
 
 
 def _words(line):

@@ -43,7 +43,7 @@ EXACT = {"num_warps": 4, "enable_fp_fusion": False}
 """Nothing is fused, as the reference rounds products before it adds."""
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """Parts on a device: their tiles, which of these are whose, and what is counted; and where the last one ends."""
 
     tiles: torch.Tensor
@@ -185,7 +185,7 @@ def _fill(
     return int(ends[-1]) if len(ends) else 0
 
 
-def _plan(parts: torch.Tensor, values: torch.Tensor, tile: int) -> Plan:
+def _plan(parts: torch.Tensor, values: torch.Tensor, tile: int) -> Layout:
     """The plan of parts, made once for all charts with the same numbers."""
     plan = _planned(parts.contiguous().numpy().tobytes(), values.device, tile, BLOCKS)
     if plan.stop > len(values):
@@ -194,7 +194,7 @@ def _plan(parts: torch.Tensor, values: torch.Tensor, tile: int) -> Plan:
 
 
 @functools.lru_cache(maxsize=4096)
-def _planned(parts: bytes, device: torch.device, tile: int, blocks: int) -> Plan:
+def _planned(parts: bytes, device: torch.device, tile: int, blocks: int) -> Layout:
     start, numel = torch.from_numpy(np.frombuffer(parts, np.int64).reshape(-1, 2).copy()).unbind(1)
     base = start // ALIGN * ALIGN
     many = torch.where(numel > 0, -(-(start + numel - base) // tile), 0)
@@ -207,7 +207,7 @@ def _planned(parts: bytes, device: torch.device, tile: int, blocks: int) -> Plan
     every = -(-numel // reference.BLOCK)
     counted = torch.where(sampled, torch.searchsorted(sample, every), every)
     whose, item = _spread(-(-counted // blocks))
-    return Plan(
+    return Layout(
         _columns(device, part, base // ALIGN, before, behind),
         _columns(device, first, first + many),
         _columns(device, whose, item * blocks, counted[whose], numel[whose]),

@@ -39,7 +39,7 @@ FINE, AGAIN = 0, 2
 _plans = WeakIdKeyDictionary()
 
 
-class Plan(NamedTuple):
+class Layout(NamedTuple):
     """A chart on a device: its rows and groups, the parts of large rows' candidates, and how many there are."""
 
     rows: torch.Tensor
@@ -141,7 +141,7 @@ def _select(
     grad: torch.Tensor,
     old: torch.Tensor | None,
     memory: float,
-    plan: Plan,
+    plan: Layout,
     new: torch.Tensor | None,
     votes: torch.Tensor,
 ) -> tuple[int, int]:
@@ -153,7 +153,7 @@ def _select(
     return told, cast
 
 
-def _scratch(grad: torch.Tensor, plan: Plan) -> Scratch:
+def _scratch(grad: torch.Tensor, plan: Layout) -> Scratch:
     rows, groups, room = len(plan.rows), len(plan.groups), plan.candidates
     zeros = grad.new_zeros(4 * rows + 1024 * plan.large + 2, dtype=torch.int32)
     empty = grad.new_empty(2 * room + groups * (GROUP // 32 + 2), dtype=torch.int32)
@@ -166,7 +166,7 @@ def _scratch(grad: torch.Tensor, plan: Plan) -> Scratch:
 def _list_candidates(
     inputs: tuple[torch.Tensor, torch.Tensor | None, float],
     new: torch.Tensor | None,
-    plan: Plan,
+    plan: Layout,
     scratch: Scratch,
 ) -> None:
     """`new` is the sums, and all that may be chosen are listed; nothing is fused, as the reference rounds twice."""
@@ -181,7 +181,7 @@ def _list_candidates(
     )
 
 
-def _cast_votes(new: torch.Tensor | None, votes: torch.Tensor, plan: Plan, scratch: Scratch) -> None:
+def _cast_votes(new: torch.Tensor | None, votes: torch.Tensor, plan: Layout, scratch: Scratch) -> None:
     """Of the candidates the largest are votes, and 0 in `new`."""
     state, histograms, told, magnitudes, candidates, _, segments, counts = scratch
     rows, groups = len(plan.rows), len(plan.groups)
@@ -194,7 +194,7 @@ def _cast_votes(new: torch.Tensor | None, votes: torch.Tensor, plan: Plan, scrat
     select.cast[(groups,)](plan.groups, plan.rows, state, *listed, counts, new, votes, BLOCK)
 
 
-def _plan(chart: torch.Tensor, device: torch.device, guessed: bool) -> Plan:
+def _plan(chart: torch.Tensor, device: torch.device, guessed: bool) -> Layout:
     """The chart's plan, made once; without guesses there is room for every coordinate."""
     plans = _plans.setdefault(chart, {})
     if (device, guessed) not in plans:
@@ -202,7 +202,7 @@ def _plan(chart: torch.Tensor, device: torch.device, guessed: bool) -> Plan:
     return plans[device, guessed]
 
 
-def _planned(chart: torch.Tensor, device: torch.device, guessed: bool) -> Plan:
+def _planned(chart: torch.Tensor, device: torch.device, guessed: bool) -> Layout:
     start, numel, keep = chart.unbind(1)
     rank, room = _guesses(numel, keep) if guessed else (torch.zeros_like(keep), numel)
     large = (room > CHUNK) & (keep < numel)
@@ -214,7 +214,7 @@ def _planned(chart: torch.Tensor, device: torch.device, guessed: bool) -> Plan:
     histograms = torch.where(large, _before(large.long()), -1)
     rows = (start, numel, keep, _before(room), room, rank, histograms, _before(many))
     parts = _spread(torch.where(large, -(-room // PART), 0))
-    return Plan(
+    return Layout(
         _table(rows, device),
         _table((row, base // 32, low, high), device),
         _table(parts, device),
