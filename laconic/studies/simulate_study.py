@@ -135,7 +135,7 @@ def _plain(result: Result) -> dict[str, Any]:
     values = {of: {name: _finite(value) for name, value in getattr(result, of).items()} for of in MODELS}
     return {
         **values,
-        "moments": [[*map(_finite, look)] for look in result.moments],
+        "looks": [[*map(_finite, look)] for look in result.moments],
         "seconds": result.seconds,
     }
 
