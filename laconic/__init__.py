@@ -21,8 +21,6 @@ from laconic.techniques.thc import THC
 from laconic.telemetry import JsonLines, TensorBoard, header
 from laconic.telemetry import installed_version as _installed_version
 
-__version__ = _installed_version()
-
 __all__ = [
     "DAD",
     "EDAD",
@@ -44,3 +42,9 @@ __all__ = [
     "explain",
     "header",
 ]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # to read it takes two milliseconds
+        return _installed_version()
+    raise AttributeError(f"laconic has no {name}")

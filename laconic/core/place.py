@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -75,8 +74,7 @@ class Traffic(NamedTuple):
     """Whether exact gradients are added up, too, to measure errors."""
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(NamedTuple):
     """Something under way between workers: how to start it, and the bytes that go to others and come from them.
 
     A channel starts its transfers in the order of their journeys; a journey uses channels in rising order.

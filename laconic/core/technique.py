@@ -131,7 +131,7 @@ class Nothing(NamedTuple):
     new: None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Turn:
     """One piece in one step on one worker."""
 
@@ -146,7 +146,7 @@ class Turn:
     """What a scheme noticed, for telemetry: amounts and what they are shares of, added up over a step."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Desk:
     """One shard of a piece in one step, where it is combined: all that an aggregator knows, wherever it sits."""
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laconic.techniques.crossover import Crossover
 
 
-@dataclass
+@dataclass(eq=False)
 class Leg:
     """A segment under way."""
 

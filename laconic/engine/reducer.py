@@ -37,7 +37,7 @@ WIRE = 1 << 19
 """Bytes of a piece: large enough to amortize a round trip, small enough to keep both directions busy."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Step:
     """Journeys are counted by the thread that submits them and by the lane, each its own count: no lock is needed."""
 
@@ -56,7 +56,7 @@ class _Step:
         }
 
 
-@dataclass
+@dataclass(eq=False)
 class _Passage:
     """What a future is of, under way: it has arrived when no journey is missing."""
 

@@ -13,6 +13,7 @@ The dispatcher chooses the backend, so callers never branch on a device. Without
 every op still works, through its reference, and `description` says so.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from importlib import import_module
@@ -47,7 +48,7 @@ def description() -> str:
 
 def cuda_description() -> str:
     """What serves the ops on CUDA."""
-    if find_spec("triton") is None:
+    if not _is_there("triton"):
         return "PyTorch reference (slower; Triton is not installed)"
     return f"Triton {version('triton')}, and the PyTorch reference for ops that it does not have"
 
@@ -65,13 +66,19 @@ def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
         LIBRARY.impl(name, function, "CompositeExplicitAutograd")
         if hasattr(native, name):
             LIBRARY.impl(name, getattr(native, name), "CPU")
-        if find_spec("triton") is not None and find_spec(f"{function.__module__}.launch") is not None:
+        if _is_there("triton") and _is_there(f"{function.__module__}.launch"):
             LIBRARY.impl(name, _launched(function), "CUDA")
         declared: Any = getattr(torch.ops.laconic, name).default
         declared.reference = function
         return declared
 
     return declare
+
+
+@functools.cache
+def _is_there(module: str) -> bool:
+    """Whether it can be imported; to look for it takes a quarter of a millisecond, and a family asks for each op."""
+    return find_spec(module) is not None
 
 
 def _launched(reference: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from laconic.layers.products import Product
 from laconic.layers.taps import Rows
 
 
-@dataclass
+@dataclass(eq=False)
 class LayerTurn(Turn):
     """One layer in one step on one worker."""
 

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import torch
 
-NORMAL = NormalDist()
+if TYPE_CHECKING:
+    from statistics import NormalDist
 
 
 def tail_threshold(tail: float) -> float:
     """Where a normal value's magnitude lies above with probability `tail`."""
-    return NORMAL.inv_cdf(1 - tail / 2)
+    return _normal().inv_cdf(1 - tail / 2)
 
 
 @functools.cache
@@ -52,7 +53,15 @@ def rounding_error(table: tuple[int, ...], tail: float) -> float:
 def clamping_error(tail: float) -> float:
     """Expected squared error of clamping a normal value to the threshold."""
     t = tail_threshold(tail)
-    return 2 * ((1 + t * t) * (1 - NORMAL.cdf(t)) - t * NORMAL.pdf(t))
+    return 2 * ((1 + t * t) * (1 - _normal().cdf(t)) - t * _normal().pdf(t))
+
+
+@functools.cache
+def _normal() -> NormalDist:
+    """The standard normal; what it comes with takes a tenth of `import laconic`, so it is loaded when needed."""
+    from statistics import NormalDist
+
+    return NormalDist()
 
 
 def _edge_costs(granularity: int, tail: float) -> torch.Tensor:
@@ -60,8 +69,8 @@ def _edge_costs(granularity: int, tail: float) -> torch.Tensor:
     t = tail_threshold(tail)
     points = [-t + 2 * t * node / granularity for node in range(granularity + 1)]
     q = torch.tensor(points, dtype=torch.float64)
-    cdf = torch.tensor([NORMAL.cdf(point) for point in points], dtype=torch.float64)
-    pdf = torch.tensor([NORMAL.pdf(point) for point in points], dtype=torch.float64)
+    cdf = torch.tensor([_normal().cdf(point) for point in points], dtype=torch.float64)
+    pdf = torch.tensor([_normal().pdf(point) for point in points], dtype=torch.float64)
     a, b = q.unsqueeze(1), q.unsqueeze(0)
     mass = cdf.unsqueeze(0) - cdf.unsqueeze(1)
     first = pdf.unsqueeze(1) - pdf.unsqueeze(0)

@@ -7,8 +7,8 @@ gradients to an engine: DDP's buckets or a model's layers to a reducer, its para
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -54,8 +54,7 @@ def attach(
     return slot.attachment
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """What was asked for, and the model's parameters."""
 
     ddp: DistributedDataParallel

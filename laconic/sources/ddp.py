@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from laconic.core import streams
@@ -170,6 +169,8 @@ class Slot:
     def __call__(self, _state, bucket):  # type: ignore[no-untyped-def]  # DDP misreads postponed annotations
         """A future of the bucket's gradients as all workers have them."""
         if self.attachment is None:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
             return allreduce_hook(self.group, bucket)
         return self.attachment.source.reduce(bucket)
 

@@ -55,7 +55,7 @@ TOGETHER = 1 << 16
 """Bytes of a worker's messages from which on they do not wait for the next layer's."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Step:
     """What has become of layers so far: those of them that have left and wait for company, and what they came to."""
 
