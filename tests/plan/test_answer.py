@@ -12,7 +12,7 @@ from laconic.plan import answer as plan
 from laconic.plan import charts, sampled_rates, scaling, text
 from laconic.plan.charges import Model, tariff
 from laconic.plan.cost import Link
-from laconic.plan.units import parse_count, parse_seconds
+from laconic.plan.units import duration, parse_count, parse_seconds
 from tests.support import recorded
 from tests.support.workers import run
 
@@ -86,7 +86,8 @@ def test_a_plan_says_what_is_fastest_and_by_how_much(answer):
     best = answer.best()
     times = answer.seconds(answer.plain) / answer.seconds(best)
     assert best.label == "SignVote"
-    assert said.startswith(f"SignVote is fastest: {answer.seconds(best):.3g} s a step, {times:.1f}× as fast")
+    step = duration(answer.seconds(best))  # kernels are timed here, so it may be more or less than a second
+    assert said.startswith(f"SignVote is fastest: {step} a step, {times:.1f}× as fast")
     assert "The best of PyTorch's hooks, fp16 hook, takes" in said
 
 
