@@ -8,10 +8,13 @@ says what travels, and the lane alone decides when.
 from __future__ import annotations
 
 import enum
+import struct
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
+
+from laconic.numerics.digests import digest
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -74,6 +77,31 @@ class Traffic(NamedTuple):
     """Whether exact gradients are added up, too, to measure errors."""
 
 
+class Way(enum.IntEnum):
+    """What a message is on its way to."""
+
+    AGREEMENT = 0
+    COMBINING = 1
+    REPLY = 2
+    MIXING = 3
+
+
+class Label(NamedTuple):
+    """What messages are about, as both ends know it: something in a step, and the most bytes that one may have."""
+
+    step: int
+    about: int
+    most: int
+
+    def key(self, way: Way, speaker: int, shard: int = 0) -> int:
+        """Of what this worker says about a shard."""
+        return digest(struct.pack("<qQqqq", self.step, self.about, way, speaker, shard))
+
+    def agreed(self, numbers: torch.Tensor) -> Label:
+        """The label among workers who have agreed on these numbers; one who has others understands nobody."""
+        return self._replace(about=digest(numbers.cpu().numpy(), self.about))
+
+
 class Transfer(NamedTuple):
     """Something under way between workers: how to start it, and the bytes that go to others and come from them.
 
@@ -105,10 +133,10 @@ class Post(Protocol):
     """Where messages lie."""
     channels: int
 
-    def agree(self, numbers: torch.Tensor) -> Trip[None]:
+    def agree(self, numbers: torch.Tensor, label: Label) -> Trip[None]:
         """`numbers` are the largest of all workers', one by one."""
 
-    def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
+    def deliver(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         """The replies: one a shard, or everybody's messages, or the owner's reply alone."""
 
     def add(self, values: torch.Tensor) -> Trip[None]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 import torch
 
 from laconic.core.place import Capability, Messages, Route, Shards
+from laconic.numerics.digests import digest
+
+MOST = (1 << 31) - 1
+"""Bytes of a message, whatever it says."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,11 @@ class Piece:
     def numel(self) -> int:
         """Coordinates in the piece."""
         return self.stop - self.start
+
+    @functools.cached_property
+    def number(self) -> int:
+        """By which it is known among all pieces of a model."""
+        return digest("\0".join((*self.bucket.names, str(self.start), str(self.stop))).encode())
 
     @property
     def padding(self) -> int:
@@ -194,6 +204,10 @@ class Scheme(abc.ABC):
 
         A function of its arguments alone, so that workers agree.
         """
+
+    def longest(self, piece: Piece) -> int:  # noqa: ARG002
+        """The most bytes that a message or a reply about `piece` has, where they vary."""
+        return MOST
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
         """This worker's numbers; `turn.agreed` will be the largest of all workers', one by one."""

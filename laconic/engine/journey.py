@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from laconic.core import streams
-from laconic.core.place import Everybody, Messages, Post, Trip
+from laconic.core.place import Combine, Everybody, Label, Messages, Post, Route, Sum, Trip
 from laconic.core.technique import Desk, Reading, Scheme, Turn
+from laconic.engine.envelopes import Envelopes
 from laconic.layers.loads import LayerTurn
 
 if TYPE_CHECKING:
@@ -57,33 +58,53 @@ class Vehicle:
         for load in loads:
             streams.borrow((load.grad, *_rows(load.turn)))
         exact = [load.grad.to(torch.float32, copy=True) for load in loads] if self.measures else []
+        label = self._label(loads)
         if self.scheme.surveys:
-            yield from self._survey(loads)
+            label = yield from self._survey(loads, label)
         with self.meter.phase("encode"):
             encoded = [self._carried(self.scheme.encode(load.turn, load.grad)) for load in loads]
-        replies = yield from self._deliver(loads, encoded)
+        replies = yield from self._deliver(loads, encoded, label)
         with self.meter.phase("decode"):
             for load, heard in zip(loads, replies, strict=True):
                 self.scheme.decode(load.turn, _moved(heard, self.device), load.grad)
         for load, mean in zip(loads, exact, strict=False):
             yield from self._measure(load, mean)
 
-    def _survey(self, loads: Sequence[Load]) -> Trip[None]:
+    def _label(self, loads: Sequence[Load]) -> Label:
+        piece = loads[0].turn.piece
+        return Label(loads[0].turn.step, piece.number, self.scheme.longest(piece))
+
+    def _survey(self, loads: Sequence[Load], label: Label) -> Trip[Label]:
         (load,) = loads
         with self.meter.phase("encode"):
             numbers = self.scheme.survey(load.turn, load.grad).to(self.post.carrier)
-        yield from self.post.agree(numbers)
+        yield from self.post.agree(numbers, label)
         load.turn.agreed = numbers.to(self.device)
+        return label.agreed(numbers)
 
-    def _deliver(self, loads: Sequence[Load], encoded: Sequence[Messages]) -> Trip[Sequence[Messages]]:
+    def _deliver(
+        self, loads: Sequence[Load], encoded: Sequence[Messages], label: Label
+    ) -> Trip[Sequence[Messages]]:
         if len(loads) == 1:
-            combine = functools.partial(self._combine, loads[0].desk)
-            return [(yield from self.post.deliver(loads[0].turn.piece.route, encoded[0], combine))]
+            desk, route = loads[0].desk, loads[0].turn.piece.route
+            return [
+                (yield from self._exchange(route, encoded[0], functools.partial(self._combine, desk), label))
+            ]
         messages = [message for (message,) in encoded]
         joined = torch.cat(messages)
-        heard = yield from self.post.deliver(Everybody(len(joined)), [joined], _refuse)
+        heard = yield from self._exchange(Everybody(len(joined)), [joined], _refuse, label)
         assert isinstance(heard, torch.Tensor)
         return heard.split([len(message) for message in messages], dim=1)
+
+    def _exchange(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
+        """The replies; all that travels is sealed, but for what a place adds up on the way."""
+        if isinstance(route, Sum):
+            return (yield from self.post.deliver(route, messages, combine, label))
+        envelopes = Envelopes(route, self.post.seat, label, self.meter)
+        outgoing = envelopes.sealed(messages)
+        return envelopes.opened(
+            (yield from self.post.deliver(route, outgoing, envelopes.combining(combine), label))
+        )
 
     def _combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         with self.meter.phase("combine"):

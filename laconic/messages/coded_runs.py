@@ -2,7 +2,7 @@
 
 What a symbol's neighbors are says how frequent it is: blocks of a gradient differ in length, rows in how often they
 matter. So the family is known to both ends, and of every run it is said which of its models it is in. Behind the
-head that all sealed messages have (kernels/coding):
+head that all coded messages have (kernels/coding):
 
     side       whatever the technique has to say, of a length that both ends know
     form       one byte: the binary logarithm of a run's length, plus 32 if codes are Huffman's; or PLAIN
@@ -104,6 +104,11 @@ class Fit(NamedTuple):
     length: int
     models: NDArray[np.integer]
     coder: int
+
+
+def longest(plain: int, side: int = 0) -> int:
+    """The bytes of a message of so many that are plain, and so many of side, at most."""
+    return coding.HEAD + side + 1 + plain
 
 
 def seal(family: Family, symbols: torch.Tensor, plain: torch.Tensor, side: bytes = b"") -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Messages of levels: what they say of each part besides, and the mean of several.
 
-A part is a run of coordinates with a scale and a code of its own. Behind the head that all sealed messages have
+A part is a run of coordinates with a scale and a code of its own. Behind the head that all coded messages have
 (kernels/coding) there are, for each part in order, five bytes:
 
     beta          one byte, and
@@ -50,6 +50,10 @@ class Leveling:
     def minifloat(self) -> Format:
         """The format itself."""
         return FORMATS[self.format]
+
+    def longest(self, parts: int, numel: int) -> int:
+        """The bytes of a message about so many parts and coordinates, at most."""
+        return coding.HEAD + parts * SIDE.itemsize + coding.raw_bytes(numel, kernels.width(self.minifloat))
 
     def scales(self, shapes: Shapes) -> torch.Tensor:
         """For every part the factor from values to levels and the one back, both 0 if it is all zero."""

@@ -33,6 +33,11 @@ class CodedSums:
     lane: int
     piece: BlockPiece
 
+    @property
+    def longest(self) -> int:
+        """The bytes of a message or a reply, at most."""
+        return coded_runs.longest(max(self.piece.width * self.bits // 8, self._row), kernels.COUNT_BYTES)
+
     def seal_codes(self, packed: torch.Tensor) -> list[torch.Tensor]:
         """A message for every shard, from its row of packed codes."""
         family = normal_codes.of_codes(self.table)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from laconic.core.place import (
     Combine,
     Everybody,
+    Label,
     Messages,
     Owner,
     Result,
@@ -29,16 +30,18 @@ from laconic.core.place import (
     Traffic,
     Transfer,
     Trip,
+    Way,
 )
+from laconic.messages.seals import opened, sealed
 from laconic.places.peers import Peers, added, agreement_bytes, channels
 
-SIZE_BYTES = 4
+SIZE_BYTES = 8
 
 
 class InProcess:
     """A place for so many workers, of whom `present` have a post.
 
-    `damage` may change what everybody says about shards, workers × shards, on its way up.
+    `damage` may change what everybody says about shards, workers × shards, before it is sealed.
     """
 
     def __init__(
@@ -53,10 +56,27 @@ class InProcess:
         self.posts = [InProcessPost(self, worker) for worker in range(min(present or workers, workers))]
         self.table: defaultdict[int, dict[int, Any]] = defaultdict(dict)
         """What was said before each transfer, by whom."""
+        self._damaged: tuple[Any, list[Any]] = (None, [])
+        """What one of those present said last, and what became of everybody's."""
 
-    def damaged(self, heard: list[Any]) -> list[Any]:
-        """What everybody said, as it arrives."""
-        return heard if self.damage is None else self.damage([list(said) for said in heard])
+    def damaged(self, heard: list[Any], label: Label) -> list[Any]:
+        """What everybody is taken to have said, under their own seals."""
+        if self.damage is None:
+            return heard
+        if self._damaged[0] is not heard[0]:
+            self._damaged = (heard[0], self._changed(heard, label, self.damage))
+        return self._damaged[1]
+
+    def _changed(self, heard: list[Any], label: Label, change: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        keys = [
+            [label.key(Way.COMBINING, worker, shard) for shard in range(len(said))]
+            for worker, said in enumerate(heard)
+        ]
+        contents = [
+            list(opened(said, own, [worker] * len(said)))
+            for worker, (said, own) in enumerate(zip(heard, keys, strict=True))
+        ]
+        return [sealed(said, own) for said, own in zip(change(contents), keys, strict=True)]
 
     def heard(self, spoken: int) -> list[Any]:
         """What those who are present said, in worker order; what was said longer ago is gone."""
@@ -80,7 +100,7 @@ class InProcessPost:
         """All are at the same step."""
         return number
 
-    def agree(self, numbers: torch.Tensor) -> Trip[None]:
+    def agree(self, numbers: torch.Tensor, label: Label) -> Trip[None]:  # noqa: ARG002
         """Everybody hears everybody."""
         heard = yield from self._say(
             "agree", numbers.clone(), agreement_bytes(numbers, self.seat.workers, Peers.direct)
@@ -92,39 +112,47 @@ class InProcessPost:
         heard = yield from self._say("measure", values, 0)
         torch.sum(torch.stack(heard), 0, out=values)
 
-    def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
+    def deliver(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         """Up to those who combine, if anybody does, and down to all."""
         worker, workers = self.seat
         match route:
             case Everybody():
                 message = messages[0]
                 heard = yield from self._say("down", message, len(message) * (workers - 1))
-                return _joined([heard[each % len(heard)] for each in range(workers)], route.size is not None)
+                return _joined(_everybody(heard, workers, Way.COMBINING, label), route.size is not None)
             case Owner(owner, _):
                 message = messages[0]
                 heard = yield from self._say("up", message, len(message) * (worker != owner))
-                arrived = [heard[each % len(heard)] for each in range(workers)]
+                arrived = _everybody(heard, workers, Way.COMBINING, label)
                 reply = combine(arrived) if worker == owner else None
                 replies = yield from self._say("down", reply, _size(reply) * (workers - 1))
                 return [next(reply for reply in replies if reply is not None)]
             case Sum(lane):
                 return (
-                    yield from self._through_shards(messages, lambda arrived: added(arrived, lane), Shards())
+                    yield from self._through_shards(
+                        messages, lambda arrived: added(arrived, lane), Shards(), label
+                    )
                 )
             case Shards():
-                return (yield from self._through_shards(messages, combine, route))
+                return (yield from self._through_shards(messages, combine, route, label))
 
-    def _through_shards(self, messages: Messages, combine: Combine, route: Shards) -> Trip[Messages]:
+    def _through_shards(
+        self, messages: Messages, combine: Combine, route: Shards, label: Label
+    ) -> Trip[Messages]:
         worker, workers = self.seat
         ahead = SIZE_BYTES * (workers - 1) * route.vary
         others = sum(len(message) for shard, message in enumerate(messages) if shard != worker)
-        heard = self._place.damaged((yield from self._say("up", list(messages), others + ahead)))
-        # With everybody present, what worker k says about this shard.
-        about = lambda k: (worker + k // len(heard)) % workers  # noqa: E731
-        arrived = [heard[k % len(heard)][about(k)] for k in range(workers)]
+        heard = self._place.damaged((yield from self._say("up", list(messages), others + ahead)), label)
+        arrived = [self._about_this_shard(heard, speaker, label) for speaker in range(workers)]
         reply = combine(_joined(arrived, not route.vary))
         replies = yield from self._say("down", reply, len(reply) * (workers - 1) + ahead)
-        return _joined([replies[k % len(replies)] for k in range(workers)], not route.vary)
+        return _joined(_everybody(replies, workers, Way.REPLY, label), not route.vary)
+
+    def _about_this_shard(self, heard: Sequence[Any], speaker: int, label: Label) -> torch.Tensor:
+        """What the speaker says about our shard; of one who is absent, what somebody says about another."""
+        worker, workers = self.seat
+        present, shard = speaker % len(heard), (worker + speaker // len(heard)) % workers
+        return _as_if_of(speaker, worker, heard[present][shard], (present, shard), Way.COMBINING, label)
 
     def _say(self, phase: str, what: Any, sent: int) -> Trip[list[Any]]:
         """What everybody says, once all have."""
@@ -160,6 +188,22 @@ def _copied(what: Any) -> Any:
     return (
         [each.clone() for each in what] if isinstance(what, list) else what if what is None else what.clone()
     )
+
+
+def _everybody(said: Sequence[torch.Tensor], workers: int, way: Way, label: Label) -> list[torch.Tensor]:
+    """What all workers say, from what those who are present do."""
+    present = len(said)
+    return [_as_if_of(k, 0, said[k % present], (k % present, 0), way, label) for k in range(workers)]
+
+
+def _as_if_of(
+    speaker: int, shard: int, message: torch.Tensor, said: tuple[int, int], way: Way, label: Label
+) -> torch.Tensor:
+    """The message under the seal of another speaker and shard, unless they are those who said it and of which."""
+    if said == (speaker, shard):
+        return message
+    content = opened([message], [label.key(way, *said)], [speaker])
+    return sealed(content, [label.key(way, speaker, shard)])[0]
 
 
 def _joined(messages: Sequence[torch.Tensor], alike: bool) -> Messages:

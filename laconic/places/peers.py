@@ -5,8 +5,8 @@
     Owner       everybody's message to one worker, and its reply to all
     Sum         as Shards, and worker k adds the lanes
 
-Where sizes vary they travel first, as integers, and replies are padded to the longest, or sent as they are if they
-differ much.
+Where sizes vary they travel first, as integers with a seal, and replies are padded to the longest, or sent as they
+are if they differ much.
 
 Each transfer of a piece has a channel of its own, a process group on the CPU; on NCCL one group serves all, since a
 device's streams keep its transfers in order.
@@ -26,6 +26,7 @@ from laconic.core.place import (
     Capability,
     Combine,
     Everybody,
+    Label,
     Messages,
     Owner,
     Route,
@@ -35,7 +36,9 @@ from laconic.core.place import (
     Traffic,
     Transfer,
     Trip,
+    Way,
 )
+from laconic.messages.seals import SEAL, opened, opened_size, sealed, sealed_size
 
 UNEVEN = 1.25
 """How many times their sum padded messages may be."""
@@ -85,36 +88,43 @@ class PeersPost:
         dist.all_reduce(largest, dist.ReduceOp.MAX, self._groups[0])
         return int(largest)
 
-    def agree(self, numbers: torch.Tensor) -> Trip[None]:
+    def agree(self, numbers: torch.Tensor, label: Label) -> Trip[None]:
         """One transfer, to everybody or around a ring."""
-        _, workers = self.seat
+        worker, workers = self.seat
         if workers > self._direct:
             around = agreement_bytes(numbers, workers, self._direct)
             largest = lambda group: dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)  # noqa: E731
             yield self._transfer("agree", 0, largest, around, around)
             return
-        heard = numbers.new_empty(workers * len(numbers))
-        yield self._all_to_all(0, heard, numbers.repeat(workers), own=numbers.nbytes, phase="agree")
-        torch.amax(heard.view(workers, -1), 0, out=numbers)
+        keys = [label.key(Way.AGREEMENT, speaker) for speaker in range(workers)]
+        own = sealed(numbers.view(torch.uint8)[None], keys[worker : worker + 1])
+        assert isinstance(own, torch.Tensor)
+        heard = own.new_empty(workers, own.nbytes)
+        yield self._all_to_all(0, heard, own.repeat(workers, 1), own=own.nbytes, phase="agree")
+        told = opened(heard, keys, range(workers))
+        assert isinstance(told, torch.Tensor)
+        torch.amax(told.view(numbers.dtype), 0, out=numbers)
 
     def add(self, values: torch.Tensor) -> Trip[None]:
         """One transfer, the last one of a journey."""
         total = lambda group: dist.all_reduce(values, group=group, async_op=True)  # noqa: E731
         yield self._transfer("measure", self.channels - 1, total, 0, 0)
 
-    def deliver(self, route: Route, messages: Messages, combine: Combine) -> Trip[Messages]:
+    def deliver(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         """Up to those who combine, if anybody does, and down to all."""
         match route:
-            case Everybody(size):
-                return (yield from self._tell_all(self._first, messages[0], size))
-            case Owner(owner, int(size)):
-                return (yield from self._through_owner_of_known_size(owner, size, messages[0], combine))
+            case Everybody(None):
+                return (yield from self._tell_all(self._first, messages[0], label))
+            case Everybody():
+                return (yield from self._tell_all_alike(self._first, messages[0]))
+            case Owner(owner, None):
+                return (yield from self._through_owner(owner, messages[0], combine, label))
             case Owner(owner):
-                return (yield from self._through_owner(owner, messages[0], combine))
+                return (yield from self._through_owner_of_known_size(owner, messages[0], combine))
             case Sum(lane):
                 return (yield from self._through_rows(messages, lambda arrived: added(arrived, lane)))
             case Shards(vary=True):
-                return (yield from self._through_list(messages, combine))
+                return (yield from self._through_list(messages, combine, label))
             case Shards():
                 return (yield from self._through_rows(messages, combine))
 
@@ -127,31 +137,35 @@ class PeersPost:
         yield self._gather(self._first + 1, replies, reply)
         return replies
 
-    def _through_list(self, messages: Messages, combine: Combine) -> Trip[Messages]:
-        first, (worker, _) = self._first, self.seat
-        sizes = torch.tensor([len(message) for message in messages], dtype=torch.int32, device=self.carrier)
-        arriving = torch.empty_like(sizes)
-        yield self._all_to_all(first, arriving, sizes, own=sizes.itemsize)
-        outgoing, incoming = sizes.tolist(), arriving.tolist()
+    def _through_list(self, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
+        first, (worker, workers) = self._first, self.seat
+        outgoing = [len(message) for message in messages]
+        keys = [label.key(Way.COMBINING, worker, shard) for shard in range(workers)]
+        told = self._sealed_sizes(outgoing, keys)
+        arriving = torch.empty_like(told)
+        yield self._all_to_all(first, arriving, told, own=told.itemsize)
+        keys = [label.key(Way.COMBINING, speaker, worker) for speaker in range(workers)]
+        incoming = _opened_sizes(arriving, keys, label)
         arrived = messages[0].new_empty(sum(incoming))
         together = torch.cat(list(messages))
         yield self._all_to_all(first + 1, arrived, together, outgoing[worker], (incoming, outgoing))
-        return (yield from self._tell_all(first + 2, combine(arrived.split(incoming)), None))
+        return (yield from self._tell_all(first + 2, combine(arrived.split(incoming)), label))
 
-    def _through_owner(self, owner: int, message: torch.Tensor, combine: Combine) -> Trip[Messages]:
+    def _through_owner(
+        self, owner: int, message: torch.Tensor, combine: Combine, label: Label
+    ) -> Trip[Messages]:
         """All others have nothing to combine, and nothing to say."""
         worker, workers = self.seat
         nothing = message.new_empty(0)
         messages = [message if each == owner else nothing for each in range(workers)]
         answer = combine if worker == owner else lambda _: nothing
-        replies = yield from self._through_list(messages, answer)
+        replies = yield from self._through_list(messages, answer, label)
         return [replies[owner]]
 
     def _through_owner_of_known_size(
-        self, owner: int, size: int, message: torch.Tensor, combine: Combine
+        self, owner: int, message: torch.Tensor, combine: Combine
     ) -> Trip[Messages]:
-        assert len(message) == size
-        (worker, workers), first = self.seat, self._first
+        (worker, workers), first, size = self.seat, self._first, len(message)
         mine, theirs = (
             [size * (worker == owner)] * workers,
             [size * (each == owner) for each in range(workers)],
@@ -163,17 +177,20 @@ class PeersPost:
         yield self._all_to_all(first + 1, heard, reply.repeat(workers), mine[0], (theirs, mine), phase="down")
         return [heard]
 
-    def _tell_all(self, channel: int, message: torch.Tensor, size: int | None) -> Trip[Messages]:
-        """Everybody's message; of unknown sizes, those that differ much as they are, others padded to the longest."""
-        workers = self.seat.workers
-        if size is not None:
-            assert len(message) == size
-            heard = message.new_empty(workers, size)
-            yield self._gather(channel, heard, message)
-            return heard
-        counts = torch.empty(workers, dtype=torch.int32, device=self.carrier)
-        yield self._gather(channel, counts, counts.new_tensor([len(message)]))
-        sizes = counts.tolist()
+    def _tell_all_alike(self, channel: int, message: torch.Tensor) -> Trip[Messages]:
+        """Everybody's message; all are as long."""
+        heard = message.new_empty(self.seat.workers, len(message))
+        yield self._gather(channel, heard, message)
+        return heard
+
+    def _tell_all(self, channel: int, message: torch.Tensor, label: Label) -> Trip[Messages]:
+        """Everybody's message; those that differ much in size as they are, others padded to the longest."""
+        worker, workers = self.seat
+        keys = [label.key(Way.REPLY, speaker) for speaker in range(workers)]
+        told = self._sealed_sizes([len(message)], keys[worker : worker + 1])
+        counts = told.new_empty(workers)
+        yield self._gather(channel, counts, told)
+        sizes = _opened_sizes(counts, keys, label)
         if max(sizes) * workers > UNEVEN * sum(sizes):
             heard, splits = message.new_empty(sum(sizes)), (sizes, [len(message)] * workers)
             repeated = message.repeat(workers)
@@ -183,6 +200,9 @@ class PeersPost:
         padded = torch.nn.functional.pad(message, (0, rows.shape[1] - len(message)))
         yield self._gather(channel + 1, rows, padded)
         return [row[:count] for row, count in zip(rows, sizes, strict=True)]
+
+    def _sealed_sizes(self, sizes: Sequence[int], keys: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(map(sealed_size, sizes, keys)), device=self.carrier)
 
     def _all_to_all(
         self,
@@ -238,7 +258,15 @@ def rounds(route: Route) -> int:
 def agreement_bytes(numbers: torch.Tensor, workers: int, direct: int) -> int:
     """What a worker sends so that all agree: its numbers to everybody, or around a ring, which passes each twice."""
     others = workers - 1
-    return numbers.nbytes * others if workers <= direct else 2 * numbers.nbytes * others // workers
+    return (numbers.nbytes + SEAL) * others if workers <= direct else 2 * numbers.nbytes * others // workers
+
+
+def _opened_sizes(told: torch.Tensor, keys: Sequence[int], label: Label) -> list[int]:
+    """The sizes that workers told, in their order."""
+    return [
+        opened_size(size, key, label.most, worker)
+        for worker, (size, key) in enumerate(zip(told.tolist(), keys, strict=True))
+    ]
 
 
 def added(messages: Messages, lane: int) -> torch.Tensor:

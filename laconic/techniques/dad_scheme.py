@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 KEEP = 8
 """Columns of a residual where a layer has few rows; what is beyond them is forgotten."""
+MOST_ROWS, MOST_BYTES = 64, 1 << 24
+"""What a worker may say of a layer whose rows vary: so many times its rows when they were counted, or so much."""
 TOP = 4
 """Singular values that are read, of each layer."""
 
@@ -125,6 +127,15 @@ class DADScheme(Scheme):
             return None
         factors = -(-columns * layer.width * self.wire.itemsize // 4)
         return 4 * (factors + layer.outputs * (layer.bias is not None))
+
+    def longest(self, piece: Piece) -> int:
+        """All factors that a layer can have; rows may be many more in one step than in another."""
+        if not isinstance(piece, LayerPiece):
+            return self.rest.longest(piece)
+        layer, itemsize = piece.layer, self.wire.itemsize
+        if self.factored is None:
+            return max(layer.width * itemsize * MOST_ROWS * self.rows.get(layer.name, 1), MOST_BYTES)
+        return 4 * (-(-min(layer.outputs, layer.inputs) * layer.width * itemsize // 4) + layer.outputs)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""

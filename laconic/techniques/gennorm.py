@@ -11,9 +11,9 @@ each slice of a large one:
     combine  the mean of what all workers' levels say; then the same as above, with a residual of the aggregator's own
     decode   levels/s
 
-Both ends build equal codes from five bytes a tensor, so no table travels (gennorm.py), and every message has a
-checksum. Who aggregates a coordinate is a matter of its parameter alone (slices.py), so an aggregator's residual is
-of the same coordinates whatever DDP's buckets are.
+Both ends build equal codes from five bytes a tensor, so no table travels (gennorm.py). Who aggregates a
+coordinate is a matter of its parameter alone (slices.py), so an aggregator's residual is of the same coordinates
+whatever DDP's buckets are.
 """
 
 from __future__ import annotations
@@ -124,6 +124,12 @@ class GenNormScheme(Scheme):
         """Pieces of whole chunks of parameters, with so many bytes of levels before they are coded."""
         numel = wire * 8 // kernels.width(FORMATS[self.technique.format])
         return slice_pieces(bucket, self.workers, numel=numel) if bucket.numel else []
+
+    def longest(self, piece: Piece) -> int:
+        """All levels as they are, and what is said of each part."""
+        assert isinstance(piece, SlicePiece)
+        parts = max(len(piece.parts(worker)) for worker in range(piece.shards))
+        return self._leveling.longest(parts, piece.width)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The levels of every shard."""

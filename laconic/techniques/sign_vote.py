@@ -149,6 +149,10 @@ class SignVoteScheme(Scheme):
         whole = Piece(bucket, 0, bucket.numel, self.workers, width, Shards(vary=True))
         return [whole] if bucket.numel else []
 
+    def longest(self, piece: Piece) -> int:
+        """Five coordinates in a byte, at most."""
+        return ternary.room(piece.width)
+
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The votes of every shard."""
         piece, technique = turn.piece, self.technique

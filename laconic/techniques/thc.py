@@ -14,8 +14,7 @@ and never sees a float. For each block of d coordinates, with x = gradient + res
 Norms are taken per block, so that layers of different scale do not spoil each other. An infinite norm stands for
 a gradient that is not finite; M = 0 gives zeros.
 
-With `entropy`, codes and sums travel close to their entropy, with a checksum (messages/thc.py): the result is
-the same.
+With `entropy`, codes and sums travel close to their entropy (messages/thc.py): the result is the same.
 """
 
 from __future__ import annotations
@@ -173,6 +172,10 @@ class THCScheme(Scheme):
         width = wire * 8 // (self.grid.lane * self.workers)
         (route,) = self.routes
         return block_pieces(bucket, self.workers, block=self.technique.block, width=width, route=route)
+
+    def longest(self, piece: Piece) -> int:
+        """Codes or sums as they are."""
+        return self._coded(piece).longest
 
     def survey(self, turn: Turn, grad: torch.Tensor) -> torch.Tensor:
         """The norm of every block."""

@@ -99,8 +99,8 @@ def test_raw_and_coded_messages_are_averaged_alike():
     sizes, name = (700, 1, 33), "fp4"
     wide = message_of(sizes, name, "rans", 1, spread=40.0)
     told = [_raw(sizes, name), message_of(sizes, name, "huffman", 0), wide]
-    assert told[0][0][coding.CHECK] == coding.RAW
-    assert told[1][0][coding.CHECK] == coding.CODED
+    assert told[0][0][0] == coding.RAW
+    assert told[1][0][0] == coding.CODED
     _check_mean(told, name)
 
 
@@ -119,7 +119,7 @@ def _raw(sizes, name):
 def test_workers_that_are_all_silent_say_zero():
     parts = torch.tensor([[2, 30, -1], [32, 0, -1]])
     message = torch.zeros(OFFSET, dtype=torch.uint8)
-    message[coding.CHECK] = coding.RAW
+    message[0] = coding.RAW
     told = [(message, parts, torch.zeros(2), ans.book(ans.Model((ans.WHOLE,)))[None])] * 2
     mean = _check_mean(told, "e5m2")
     assert (mean[2:32] == 0).all()
@@ -134,7 +134,7 @@ def test_the_error_says_whose_message_is_damaged(wrong, damage):
         damage
     ]
     if damage == "kind":
-        changed[coding.CHECK] = 7
+        changed[0] = 7
     told[wrong] = (changed, *told[wrong][1:])
     sentence = {"cut": "is cut short", "extended": "is longer than it says", "kind": "is of no known kind"}[
         damage
@@ -162,18 +162,9 @@ def _wide(name):
     symbols = torch.arange(sum(sizes)).remainder(len(form.levels) - 1).to(torch.uint8) + 1
     message = torch.zeros(coding.room(OFFSET, len(symbols), 8), dtype=torch.uint8)
     size = coding.seal.reference(symbols, torch.tensor([(n, 0) for n in sizes]), book, 8, OFFSET, message)
-    assert message[coding.CHECK] == coding.RAW
+    assert message[0] == coding.RAW
     parts = torch.cat([parts_of(sizes), torch.zeros(2, 1, dtype=torch.int64)], 1)
     return message[:size], parts, torch.full((2,), 0.25), book
-
-
-def test_every_changed_byte_is_refused_by_the_checksum_before_anybody_reads_on():
-    message = message_of((200, 3), "e5m2", "rans", 0)[0]
-    for place in range(len(message)):
-        changed = message.clone()
-        changed[place] ^= 1 << place % 8
-        with pytest.raises(ValueError, match="is damaged: its checksum is wrong"):
-            coding.is_lost(changed)
 
 
 def test_messages_that_are_not_about_the_same_parts_are_refused():

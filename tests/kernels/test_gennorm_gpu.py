@@ -239,7 +239,7 @@ def test_the_error_says_whose_message_is_damaged(kernels, damage):
     told = [_message(parts, FORMATS[name], seed) for seed in range(2)]
     message = told[1][0]
     raw = torch.zeros(OFFSET + 150, dtype=torch.uint8)
-    raw[coding.CHECK], raw[OFFSET + 20] = coding.RAW, 11
+    raw[0], raw[OFFSET + 20] = coding.RAW, 11
     damaged = {"cut": message[:-2], "longer": torch.cat([message, message[:2]]), "symbol": raw}
     told[1] = (next(damaged[word] for word in damage.split() if word in damaged), *told[1][1:])
     for op, device in ((kernels.gennorm_average, DEVICE), (ops.gennorm_average.reference, "cpu")):

@@ -128,17 +128,12 @@ def test_a_bad_gradient_makes_its_block_non_finite(bad):
     assert not result[:4096].isfinite().any()
 
 
-def _flip(message):
-    message[len(message) // 2] ^= 4
-    return message
-
-
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (_flip, "the message of worker 1 is damaged: its checksum is wrong"),
-        (lambda message: message[:-1], "the message of worker 1 is damaged"),
+        (lambda message: message[:-1], "the message of worker 1 ends within a word"),
         (lambda message: message[:4], "the message of worker 1 is cut short"),
+        (lambda message: message[:0], "the message of worker 1 is cut short"),
         (lambda _: coding.lost(), "the message of worker 1 is of no known kind"),
     ],
 )
@@ -157,13 +152,13 @@ class _Damaging:
 
     def combine(self, desk, messages):
         reply = super().combine(desk, messages)
-        return _flip(reply) if desk.shard == 2 else reply
+        return reply[:-1] if desk.shard == 2 else reply
 
 
 @pytest.mark.parametrize("lane", [8, 11])
 def test_a_damaged_reply_names_its_worker(lane):
     bucket = Bucket(("w",), (30_000,), torch.float32)
-    with pytest.raises(ValueError, match="the message of worker 2 is damaged"):
+    with pytest.raises(ValueError, match="the message of worker 2 (is cut short|ends within a word)"):
         Group(Altered(THC(entropy=True, lane=lane), _Damaging), 3).reduce(bucket, _gradients(3, 30_000))
 
 
@@ -171,9 +166,7 @@ def test_a_plain_message_of_another_size_is_refused():
     bucket = Bucket(("w",), (24,), torch.float32)
 
     def swap(messages):
-        body = messages[0][0][:-1].clone()
-        body[: coding.CHECK] = torch.tensor([coding.checksum(body[coding.CHECK :])]).view(torch.uint8)
-        messages[0][0] = body
+        messages[0][0] = messages[0][0][:-1]
         return messages
 
     with pytest.raises(ValueError, match="the message of worker 0 is cut short"):

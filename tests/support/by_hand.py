@@ -32,8 +32,8 @@ class Group:
         return [load.desk for loads in self.rehearsal.loads for load in loads]
 
     def reduce(self, bucket, gradients, damage=None):
-        """The result of one step; `damage` may change the messages, workers × shards, on their way."""
-        self.rehearsal.place.damage = _once(damage) if damage else None
+        """The result of one step; `damage` may change the messages, workers × shards, before they are sealed."""
+        self.rehearsal.place.damage = damage
         first, *others = self.rehearsal.reduce(bucket, gradients)
         assert all(torch.equal(first, other) or first.isnan().any() for other in others)
         return first
@@ -41,15 +41,3 @@ class Group:
     def memory(self, worker, bucket):
         """What the worker has committed, flat, by slot."""
         return self.rehearsal.remembered(worker, bucket)
-
-
-def _once(damage):
-    """Every worker hears what has become of the messages of a piece, which becomes of them once."""
-    heard = []
-
-    def change(messages):
-        if not heard or heard[-1][0] is not messages[0][0]:
-            heard.append((messages[0][0], damage(messages)))
-        return heard[-1][1]
-
-    return change

@@ -45,7 +45,7 @@ void refuse(CodeFault fault, const std::string& message) {
 
 Sealing sealing_of(size_t width, size_t offset, size_t room) {
   require(width == 4 || width == 8, "symbols have 4 or 8 bits");
-  require(offset >= kHeadBytes, "a header begins behind the checksum and the kind");
+  require(offset >= kHeadBytes, "a header begins behind the kind");
   return {offset, width, room};
 }
 
@@ -92,11 +92,6 @@ void unseal(const Of<const uint8_t>& message, const Of<const int64_t>& rows, con
     fault = chosen.kernels->unseal(message.data(), parts, sealing, symbols.data());
   }
   refuse(fault, "the message");
-}
-
-int64_t checksum(const Of<const uint8_t>& content) {
-  nb::gil_scoped_release unlocked;
-  return int64_t(chosen.kernels->checksum(content.data(), content.size()));
 }
 
 }  // namespace

@@ -41,12 +41,9 @@ CodeOutcome seal(const uint8_t* symbols, AnsParts parts, Sealing sealing, uint8_
   uint8_t* const to = message + sealing.offset;
   const CodeOutcome coded = count ? encode(symbols, count, parts, raw, to) : CodeOutcome{CodeFault::none, raw};
   if (coded.fault != CodeFault::none) return coded;
-  message[kCheckBytes] = coded.size < raw ? kCoded : kRaw;
+  message[0] = coded.size < raw ? kCoded : kRaw;
   if (coded.size == raw) put_raw(symbols, count, sealing.width, to);
-  const size_t size = sealing.offset + coded.size;
-  const uint64_t check = checksum(message + kCheckBytes, size - kCheckBytes);
-  std::memcpy(message, &check, kCheckBytes);
-  return {CodeFault::none, size};
+  return {CodeFault::none, sealing.offset + coded.size};
 }
 
 CodeFault unseal(const uint8_t* message, AnsParts parts, Sealing sealing, uint8_t* symbols) {
@@ -58,19 +55,6 @@ CodeFault unseal(const uint8_t* message, AnsParts parts, Sealing sealing, uint8_
     symbols += parts.parts[k].count;
   }
   return fault == CodeFault::none ? reading.close() : fault;
-}
-
-uint64_t checksum(const uint8_t* content, size_t bytes) {
-  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
-  uint64_t sum = bytes, factor = kGolden, word = 0;
-  size_t i = 0;
-  for (; i + 8 <= bytes; i += 8, factor += 2 * kGolden) {
-    std::memcpy(&word, content + i, 8);
-    sum += word * factor;
-  }
-  word = 0;
-  std::memcpy(&word, content + i, bytes - i);
-  return sum + word * factor;
 }
 
 }}  // namespace laconic::LACONIC_ISA

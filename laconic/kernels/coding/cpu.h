@@ -35,7 +35,7 @@ struct Sealing {
   size_t offset, width, room;
 };
 
-constexpr size_t kCheckBytes = 8, kHeadBytes = 9;
+constexpr size_t kHeadBytes = 1;
 constexpr size_t kSpare = 512;  // bytes behind the longest message that sealing may use
 enum Kind : uint8_t { kCoded, kRaw };
 

@@ -23,7 +23,7 @@ class Unsealing {
     if (sealing.room < sealing.offset || sealing.room < kHeadBytes) return CodeFault::cut_short;
     const size_t left = sealing.room - sealing.offset;
     content_ = message + sealing.offset, width_ = sealing.width;
-    const uint8_t kind = message[kCheckBytes];
+    const uint8_t kind = message[0];
     if (kind == kCoded && symbols) return coded_ = true, reader_.open(content_, left, symbols);
     if (kind != kCoded && kind != kRaw) return CodeFault::kind;
     const size_t raw = kind == kRaw ? raw_bytes(symbols, width_) : 0;

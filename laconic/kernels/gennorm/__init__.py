@@ -8,7 +8,7 @@ in `scales`, both 0 for zeros,
 in single precision, one operation after the other, so that all backends agree to the bit. h is half the distance of
 the last two levels, so only values beyond the last are concerned: what these have too much is not kept, as otherwise
 it would pile up where a gradient stays large, and go on when it no longer is. Levels are symbols, their codes in
-numerics/minifloat.py, and travel sealed (kernels/coding).
+numerics/minifloat.py, and travel coded (kernels/coding).
 """
 # ruff: noqa: A002 (a format is the field's word)
 
