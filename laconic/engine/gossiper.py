@@ -14,11 +14,12 @@ import torch.distributed as dist
 
 from laconic.core import streams
 from laconic.core.meter import Meter, Stats
-from laconic.core.place import Place, Seat, Traffic
+from laconic.core.place import Label, Place, Seat, Traffic, Way
 from laconic.core.technique import Bucket, Setting
 from laconic.engine.mixer import Mixer
 from laconic.engine.reducer import Reducer
 from laconic.messages.crossover import Modular
+from laconic.messages.seals import opened, sealed
 from laconic.places.peers import dissolve, like, open_groups
 
 if TYPE_CHECKING:
@@ -168,11 +169,14 @@ class Gossiper:
         with self.meter.phase("tell"):
             room = torch.empty(len(flat), dtype=torch.float32, device=self._device)
             numbers = flat.read(whole, room).to(self._carrier)
+            root, key = dist.get_process_group_ranks(group)[0], Label(self.step, 0, 0).key(Way.REPLY, 0)
+            (message,) = sealed([numbers.view(torch.uint8)], [key])
             others = dist.get_world_size(group) - 1
-            self.meter.add_bytes(numbers.nbytes * others * self._root, numbers.nbytes * (not self._root))
-            dist.broadcast(numbers, dist.get_process_group_ranks(group)[0], group)
+            self.meter.add_bytes(message.nbytes * others * self._root, message.nbytes * (not self._root))
+            dist.broadcast(message, root, group)
             if not self._root:
-                flat.write(whole, numbers.to(self._device))
+                (content,) = opened([message], [key], [root])
+                flat.write(whole, content.view(torch.float32).to(self._device))
 
     def _count(self) -> None:
         self.step += 1

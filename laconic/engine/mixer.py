@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from laconic.core.place import Transfer
+from laconic.core.place import Label, Transfer, Way
 from laconic.core.technique import Reading
 from laconic.messages.crossover import BLOCK, Coded, Modular
+from laconic.messages.seals import SEAL, opened, seal
 from laconic.numerics import topology
 
 if TYPE_CHECKING:
@@ -32,16 +33,24 @@ if TYPE_CHECKING:
     from laconic.techniques.crossover import Crossover
 
 
+NOTHING = torch.empty(0, device="cpu")
+
+
 @dataclass(eq=False)
 class Leg:
-    """A segment under way."""
+    """A segment under way, number so many, of the mixing in a step."""
 
+    number: int
     span: slice
-    sent: torch.Tensor
+    step: int
+    sent: torch.Tensor = NOTHING
     """The segment, as its receiver has it."""
-    message: torch.Tensor
-    heard: torch.Tensor
-    coded: bool
+    message: torch.Tensor = NOTHING
+    """What is sent, with a seal; and `heard`, as long."""
+    heard: torch.Tensor = NOTHING
+    coded: bool = False
+    source: int = -1
+    """The node that is heard."""
     works: list[dist.Work] = field(default_factory=list)
     """What ends when the message has been sent, and the other heard."""
 
@@ -80,19 +89,21 @@ class Mixer:
         together = len(spans) if self.codec is None else 1
         for first in range(0, len(spans), together):
             numbers = range(first, first + together)
-            self._legs |= {number: self._loaded(vector, spans[number]) for number in numbers}
-            self._post(numbers, step)
+            self._legs |= {number: self._loaded(vector, number, spans[number], step) for number in numbers}
+            self._post(numbers)
         self._departed()
 
     def arrive(self, vector: FlatView) -> None:
         """The vector that departed, or what has become of it, is mixed with what was heard."""
         for number in self._heard():
             self._land(vector, self._legs[number])
-        self._legs = {}
+        legs, self._legs = [leg for _, leg in sorted(self._legs.items())], {}
         self._arrived()
         if self._technique.codec is not None and self.codec is None:
-            sent, heard = (self._rooms[name].to(vector.device).view(-1, BLOCK) for name in ("sent", "heard"))
-            self.codec = Modular.after(sent, heard)
+            heard = torch.cat([_numbers(leg.heard) for leg in legs]).to(vector.device)
+            self.codec = Modular.after(
+                torch.cat([leg.sent for leg in legs]).view(-1, BLOCK), heard.view(-1, BLOCK)
+            )
 
     def forget(self) -> None:
         """What is under way has come, and changes nothing."""
@@ -109,33 +120,51 @@ class Mixer:
             return
         for number in self._heard():
             self._land(vector, self._legs[number])
-            self._legs[number] = self._loaded(vector, self._legs[number].span)
-            self._post([number], step)
+            self._legs[number] = self._loaded(vector, number, self._legs[number].span, step)
+            self._post([number])
         self._arrived()
         self._departed()
 
-    def _loaded(self, vector: FlatView, span: slice) -> Leg:
+    def _loaded(self, vector: FlatView, number: int, span: slice, step: int) -> Leg:
         """The segment with its message, ready to be sent."""
         with self._meter.phase("encode"):
-            sent = vector.read(span, self._room("sent", vector, vector.device)[span])
             if self.codec is None:
-                heard = self._room("heard", vector, self._carrier)[span]
-                return Leg(span, sent, sent.to(self._carrier), heard, coded=False)
-            coded, received = self.codec.encode(sent.view(-1, BLOCK), _in_blocks(span))
-            message = coded.message().to(self._carrier)
-            return Leg(span, received.view(-1), message, torch.empty_like(message), coded=True)
+                leg = self._plain(vector, Leg(number, span, step))
+            else:
+                leg = self._coded(vector, Leg(number, span, step), self.codec)
+            seal(leg.message, _label(step).key(Way.MIXING, self._node, number))
+            return leg
 
-    def _post(self, numbers: Sequence[int], step: int) -> None:
+    def _plain(self, vector: FlatView, leg: Leg) -> Leg:
+        """The leg with the segment's numbers; where they can, they lie in the message itself."""
+        leg.message, leg.heard = (self._slot(name, vector, leg) for name in ("message", "heard"))
+        numbers = _numbers(leg.message)
+        if vector.device == self._carrier:
+            leg.sent = vector.read(leg.span, numbers)
+        else:
+            leg.sent = vector.read(leg.span, self._room("sent", vector)[leg.span])
+            numbers.copy_(leg.sent)
+        return leg
+
+    def _coded(self, vector: FlatView, leg: Leg, codec: Modular) -> Leg:
+        """The leg with a byte for each of the segment's numbers."""
+        values = vector.read(leg.span, self._room("sent", vector)[leg.span])
+        coded, received = codec.encode(values.view(-1, BLOCK), _in_blocks(leg.span))
+        content = coded.message().to(self._carrier)
+        leg.coded, leg.sent = True, received.view(-1)
+        leg.message = torch.cat([content, content.new_empty(SEAL)])
+        leg.heard = torch.empty_like(leg.message)
+        return leg
+
+    def _post(self, numbers: Sequence[int]) -> None:
         """These segments are under way; receives come first, as a message waits where nobody is ready for it."""
         receives, sends = [], []
         for number in numbers:
             leg = self._legs[number]
-            partners = topology.partners(self._technique.seed, step, number, len(self._ranks))
-            to, source = (
-                self._ranks[int(peers[self._node])] for peers in (partners, topology.sources(partners))
-            )
-            receives.append(dist.P2POp(dist.irecv, leg.heard, source, self._group, number))
-            sends.append(dist.P2POp(dist.isend, leg.message, to, self._group, number))
+            partners = topology.partners(self._technique.seed, leg.step, number, len(self._ranks))
+            to, leg.source = (int(peers[self._node]) for peers in (partners, topology.sources(partners)))
+            receives.append(dist.P2POp(dist.irecv, leg.heard, self._ranks[leg.source], self._group, number))
+            sends.append(dist.P2POp(dist.isend, leg.message, self._ranks[to], self._group, number))
         works = dist.batch_isend_irecv(receives + sends)
         each = len(works) == 2 * len(numbers)  # gloo has a work for each of them, NCCL one for all
         for place, number in enumerate(numbers):
@@ -166,7 +195,9 @@ class Mixer:
     def _land(self, vector: FlatView, leg: Leg) -> None:
         """The segment is mixed."""
         with self._meter.phase("decode"):
-            heard = leg.heard.to(vector.device)
+            key = _label(leg.step).key(Way.MIXING, leg.source, leg.number)
+            (content,) = opened([leg.heard], [key], [self._ranks[leg.source]])
+            heard = (content if leg.coded else _numbers(leg.heard)).to(vector.device)
             if leg.coded:
                 assert self.codec is not None
                 sent = leg.sent.view(-1, BLOCK)
@@ -193,11 +224,21 @@ class Mixer:
             self._meter.readings = {"unread": Reading(sum(self._unread) / len(self._unread), 1.0)}
         self._unread = []
 
-    def _room(self, name: str, vector: FlatView, device: torch.device) -> torch.Tensor:
-        """Room for the whole vector, of whole blocks for a codec; the same each time."""
+    def _room(self, name: str, vector: FlatView) -> torch.Tensor:
+        """Room for the whole vector where it lies, of whole blocks for a codec; the same each time."""
         numel = self._spans(len(vector))[-1].stop
-        if name not in self._rooms or len(self._rooms[name]) != numel:
-            self._rooms[name] = torch.empty(numel, dtype=torch.float32, device=device)
+        return self._kept(name, numel, torch.float32, vector.device)
+
+    def _slot(self, name: str, vector: FlatView, leg: Leg) -> torch.Tensor:
+        """Room for the message of a segment, where messages lie; the same each time."""
+        spans, span = self._spans(len(vector)), leg.span
+        size = 4 * spans[-1].stop + SEAL * len(spans)
+        room = self._kept(name, size, torch.uint8, self._carrier)
+        return room[4 * span.start + SEAL * leg.number : 4 * span.stop + SEAL * (leg.number + 1)]
+
+    def _kept(self, name: str, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        if name not in self._rooms or len(self._rooms[name]) != size:
+            self._rooms[name] = torch.empty(size, dtype=dtype, device=device)
         return self._rooms[name]
 
     def _spans(self, numel: int) -> list[slice]:
@@ -209,6 +250,16 @@ class Mixer:
             slice(BLOCK * part.start, BLOCK * part.stop)
             for part in topology.segments(blocks, min(count, blocks))
         ]
+
+
+def _numbers(message: torch.Tensor) -> torch.Tensor:
+    """What is in a message that is not coded."""
+    return message[:-SEAL].view(torch.float32)
+
+
+def _label(step: int) -> Label:
+    """Of segments; their sizes are known."""
+    return Label(step, about=0, most=0)
 
 
 def _in_blocks(span: slice) -> slice:

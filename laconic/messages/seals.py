@@ -36,10 +36,15 @@ _SIZE = 2**32
 def sealed(messages: Messages, keys: Sequence[int]) -> Messages:
     """The messages, each with the seal of its key."""
     seals = torch.tensor([[_signed(digest(_bytes(m), k))] for m, k in zip(messages, keys, strict=True)])
-    tails = seals.view(torch.uint8)
+    tails = seals.view(torch.uint8).to(messages[0].device)
     if isinstance(messages, torch.Tensor):
         return torch.cat([messages, tails], 1)
     return [torch.cat([message, tail]) for message, tail in zip(messages, tails, strict=True)]
+
+
+def seal(message: torch.Tensor, key: int) -> None:
+    """The last bytes of `message` are the seal of those before."""
+    message[-SEAL:] = torch.tensor([_signed(digest(_bytes(message[:-SEAL]), key))]).view(torch.uint8)
 
 
 def opened(messages: Messages, keys: Sequence[int], speakers: Sequence[int]) -> Messages:
@@ -69,13 +74,13 @@ def opened_size(told: int, key: int, most: int, speaker: int) -> int:
 def _check(message: torch.Tensor, key: int, speaker: int) -> None:
     if len(message) < SEAL:
         raise DamagedMessage(speaker, "is cut short")
-    content, seal = _bytes(message[:-SEAL]), message[-SEAL:].numpy().tobytes()
+    content, seal = _bytes(message[:-SEAL]), _bytes(message[-SEAL:]).tobytes()
     if digest(content, key) != int.from_bytes(seal, "little"):
         raise DamagedMessage(speaker, "is damaged: its seal is wrong")
 
 
 def _bytes(values: torch.Tensor) -> NDArray[Any]:
-    return values.contiguous().numpy()
+    return values.contiguous().cpu().numpy()
 
 
 def _signed(word: int) -> int:

@@ -158,7 +158,7 @@ class _Damaging:
 @pytest.mark.parametrize("lane", [8, 11])
 def test_a_damaged_reply_names_its_worker(lane):
     bucket = Bucket(("w",), (30_000,), torch.float32)
-    with pytest.raises(ValueError, match="the message of worker 2 (is cut short|ends within a word)"):
+    with pytest.raises(ValueError, match=r"the message of worker 2 (is cut short|ends within a word)"):
         Group(Altered(THC(entropy=True, lane=lane), _Damaging), 3).reduce(bucket, _gradients(3, 30_000))
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import laconic
 from laconic import Crossover
+from laconic.messages.seals import SEAL
 from laconic.numerics import topology
 from tests.support.gossiping import everybody, flat, gossiper, network, take_step
 from tests.support.workers import WorkerError, run
@@ -52,7 +53,7 @@ def test_workers_mix_as_the_simulator_does(workers):
         assert torch.equal(after, _expected(before, technique, step))
         assert torch.allclose(after.mean(0), before.mean(0), atol=1e-6)
         assert not torch.equal(after, before)
-    model = 4 * seen[0][0].shape[1]
+    model = 4 * seen[0][0].shape[1] + 7 * SEAL
     assert (stats.sent, stats.received, stats.steps) == (3 * model, 3 * model, 3)
 
 
@@ -81,7 +82,7 @@ def test_a_byte_a_parameter_mixes_nearly_as_well(workers, overlap):
         assert torch.allclose(after.mean(0), before.mean(0), atol=1e-6)
     assert topology.consensus_distance(seen[-1][1]) < 2 * topology.consensus_distance(seen[1][0])
     raw = 4 * 1024  # 725 parameters in blocks of 512, once
-    assert stats.sent == raw + 11 * 2 * (512 + 4)
+    assert stats.sent == raw + 11 * 2 * (512 + 4) + 12 * 2 * SEAL
     assert stats.readings["unread"] == 0
 
 
@@ -206,7 +207,7 @@ def test_momentum_stays_at_home_or_is_mixed():
     (local, once), (mixed, twice) = (run(2, _mixed_momentum, way)[0] for way in ("local", "mixed"))
     assert not torch.equal(local[0], local[1])
     assert torch.equal(mixed[0], mixed[1])  # of two workers both take the mean
-    assert twice == 2 * once
+    assert twice - 16 * SEAL == 2 * (once - 16 * SEAL)
 
 
 def _detached():
@@ -234,7 +235,7 @@ def _listened():
 
 
 def test_listeners_hear_of_every_step():
-    assert run(2, _listened)[0] == [(0, 4 * 725, 1), (1, 4 * 725, 1)]
+    assert run(2, _listened)[0] == [(0, 4 * 725 + 16 * SEAL, 1), (1, 4 * 725 + 16 * SEAL, 1)]
 
 
 def _refused(technique, with_optimizer=True, **options):
@@ -302,3 +303,33 @@ def _alone():
 
 def test_a_world_of_one_does_nothing_and_says_so():
     assert run(1, _alone) == [(0.0, 0, True)]
+
+
+def _one_message_changed(technique, steps):
+    """Worker 1 hears a segment with a bit flipped."""
+    model, optimizer, attachment = gossiper(technique, lr=0.1)
+    mixer = attachment.engine._mixer
+    land = mixer._land
+
+    def damaged(vector, leg):
+        if dist.get_rank() == 1 and leg.step == 2 and leg.number == 1:
+            leg.heard[5] ^= 16
+        land(vector, leg)
+
+    mixer._land = damaged
+    try:
+        for step in range(steps):
+            take_step(model, optimizer, step)
+    except laconic.DamagedMessage as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "technique", [Crossover(segments=2), Crossover(segments=2, codec="int8", overlap=True)]
+)
+def test_a_flipped_bit_is_noticed(technique):
+    assert (
+        run(2, _one_message_changed, technique, 3 + technique.overlap)[1]
+        == "the message of worker 0 is damaged: its seal is wrong"
+    )
