@@ -142,8 +142,8 @@ class Post(Protocol):
     def add(self, values: torch.Tensor) -> Trip[None]:
         """`values` are the sums of all workers', one by one; a measurement, whose bytes do not count."""
 
-    def latest(self, number: int) -> int:
-        """The largest of all workers' numbers, now; all must ask, and nothing else may be under way."""
+    def latest(self, numbers: torch.Tensor) -> Trip[None]:
+        """`numbers` are the largest of all workers', one by one; a journey of its own, whose bytes do not count."""
 
     def close(self) -> None:
         """Nothing is held any more."""

@@ -16,6 +16,7 @@ from laconic.core import streams
 from laconic.core.meter import Meter, Stats
 from laconic.core.place import Label, Place, Seat, Traffic, Way
 from laconic.core.technique import Bucket, Setting
+from laconic.engine.alarm import LinkError, Quiet
 from laconic.engine.mixer import Mixer
 from laconic.engine.reducer import Reducer
 from laconic.messages.crossover import Modular
@@ -44,6 +45,7 @@ class Gossiper:
         device: torch.device,
         place: Place,
         flat: Callable[[Layout], FlatView],
+        alarm: Quiet,
     ) -> None:
         self._technique, self._device, self._flat = technique, device, flat
         self.seat = Seat(dist.get_rank(everybody), dist.get_world_size(everybody))
@@ -56,13 +58,16 @@ class Gossiper:
             dist.all_reduce(torch.zeros(1, device=self._carrier), group=group)
         self.meter = Meter()
         self.gossips = nodes > 1
-        self._mixer = Mixer(technique, group, ranks[::size], node, self._carrier, self.meter)
+        self._mixer = Mixer(technique, group, ranks[::size], node, self._carrier, self.meter, alarm)
         self._root = member == 0
         members = ranks[node * size : (node + 1) * size]
-        self._group = like(everybody, device, self._carrier, members) if size > 1 else None
-        self._inner = _within(technique, place, self._group, device) if self._group is not None else None
+        self._group = like(everybody, self._carrier, members) if size > 1 else None
+        self._inner = (
+            _within(technique, place, self._group, device, alarm) if self._group is not None else None
+        )
         self._groups = [group, self._group]
-        self.step = 0
+        self.step, self._begun = 0, False
+        self.alarm = alarm
         self._layout: Layout = []
         self._airborne = False
         self.listeners: list[Callable[[int, Stats], None]] = []
@@ -84,6 +89,7 @@ class Gossiper:
 
     def mix(self, layout: Layout) -> None:
         """After an optimizer's step: what was under way is part of the parameters, and they are under way again."""
+        self._begin()
         mixes = self.gossips and (self.step + 1) % self._technique.every == 0
         with torch.no_grad():
             if mixes and self._airborne and self._layout == layout:
@@ -98,11 +104,18 @@ class Gossiper:
 
     def land(self) -> None:
         """What was under way, if anything, is part of the parameters; all workers must call it."""
+        if self.error is not None:
+            raise self.error
         if not self._airborne:
             return
         self._airborne = False
         with torch.no_grad():
             self._change(self._mixer.arrive)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has gone wrong, if anything has."""
+        return self._mixer.error or (self._inner.error if self._inner is not None else None)
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase; groups' gradients included."""
@@ -135,7 +148,7 @@ class Gossiper:
         if self._airborne and self._root:
             self._mixer.forget()
         self._airborne = False
-        self.step = state["step"]
+        self.step, self._begun = state["step"], False
         if self._inner is not None and state["inner"]:
             self._inner.load(state["inner"])
         codec = state["codec"] if self._technique.codec is not None else {}
@@ -147,6 +160,27 @@ class Gossiper:
         """Ends the mixer, the reducer and the groups; it knows nothing else of what is here."""
         inner = self._inner.closer if self._inner is not None else None
         return functools.partial(_close, self._mixer, inner, self._groups)
+
+    def _begin(self) -> None:
+        """All workers are at the same step, which is what they draw their peers by."""
+        self.alarm.step = self.step
+        if self._begun or not self.gossips:
+            return
+        self._begun = True
+        steps = torch.tensor([self.step, -self.step], device=self._carrier)
+        self._wait(lambda: dist.all_reduce(steps, dist.ReduceOp.MAX, self._groups[0], async_op=True))
+        latest, earliest = steps.tolist()
+        if latest != -earliest:
+            raise ValueError(
+                f"{self.seat} goes on from step {self.step}, but workers are at steps {-earliest} and {latest}; "
+                "load checkpoints of one step on all workers"
+            )
+
+    def _wait(self, start: Callable[[], dist.Work]) -> None:
+        try:
+            self._mixer.wait(start())
+        except RuntimeError as error:
+            raise self.alarm.verdict(LinkError(str(error))) from error
 
     def _depart(self, layout: Layout) -> None:
         """Parameters are on their way."""
@@ -173,7 +207,7 @@ class Gossiper:
             (message,) = sealed([numbers.view(torch.uint8)], [key])
             others = dist.get_world_size(group) - 1
             self.meter.add_bytes(message.nbytes * others * self._root, message.nbytes * (not self._root))
-            dist.broadcast(message, root, group)
+            self._wait(lambda: dist.broadcast(message, root, group, async_op=True))
             if not self._root:
                 (content,) = opened([message], [key], [root])
                 flat.write(whole, content.view(torch.float32).to(self._device))
@@ -188,19 +222,22 @@ class Gossiper:
             self._reported = stats
 
 
-def _within(technique: Crossover, place: Place, group: dist.ProcessGroup, device: torch.device) -> Reducer:
+def _within(
+    technique: Crossover, place: Place, group: dist.ProcessGroup, device: torch.device, alarm: Quiet
+) -> Reducer:
     """The technique inside groups."""
     scheme = technique.bind(Setting(dist.get_world_size(group), place.offers))
-    return Reducer(scheme, place.open(group, device, Traffic(scheme.routes, scheme.surveys)), device)
+    post = place.open(group, device, Traffic(scheme.routes, scheme.surveys))
+    return Reducer(scheme, post, device, alarm=alarm)
 
 
 def _close(mixer: Mixer, inner: Callable[[], None] | None, groups: list[dist.ProcessGroup | None]) -> None:
+    for group in groups:
+        if group is not None:
+            dissolve(group)  # first: it ends what threads wait for
     mixer.close()
     if inner is not None:
         inner()
-    for group in groups:
-        if group is not None:
-            dissolve(group)
 
 
 def _alone(workers: int) -> str:

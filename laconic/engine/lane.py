@@ -17,12 +17,15 @@ import abc
 import itertools
 import queue
 import threading
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from laconic.core import streams
+from laconic.engine.alarm import LinkError, Quiet
+from laconic.engine.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from laconic.core.place import Post, Transfer, Trip
 
     Journey: TypeAlias = Trip[None]
+
+AT_ONCE = 2
+"""Transfers of a process group that gloo has under way at once."""
 
 
 @dataclass(eq=False)
@@ -46,26 +52,29 @@ class _Traveler:
     """The channels that this journey has behind it."""
 
 
-def lane_for(post: Post, device: torch.device, meter: Meter) -> Lane:
+def lane_for(post: Post, device: torch.device, meter: Meter, alarm: Quiet) -> Lane:
     """The lane that suits where messages lie."""
     if post.carrier.type == "cuda":
-        return StreamLane(device, meter)
-    return InterleavedLane(post.channels, device, meter)
+        return StreamLane(device, meter, alarm)
+    return InterleavedLane(post.channels, device, meter, alarm)
 
 
 class Lane(abc.ABC):
     """A thread that carries journeys to their end."""
 
-    def __init__(self, device: torch.device, meter: Meter) -> None:
+    def __init__(self, device: torch.device, meter: Meter, alarm: Quiet | None = None) -> None:
         self._device = device
+        self._alarm = alarm or Quiet()
         self._meter = meter
         self._numbers = itertools.count()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._traveling: set[_Traveler] = set()
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """Why no journey comes to its end any more, if none does."""
         self._cores = torch.get_num_threads()
         self._thread = threading.Thread(target=self._run, name="laconic-lane", daemon=True)
         self._thread.start()
+        self._alarm.listen(self.fail)
 
     def submit(
         self, journey: Journey, done: Callable[[], None], failed: Callable[[BaseException], None]
@@ -76,6 +85,10 @@ class Lane(abc.ABC):
         """
         traveler = _Traveler(next(self._numbers), journey, done, failed, streams.mark())
         self._events.put(lambda: self._depart(traveler))
+
+    def fail(self, error: BaseException) -> None:
+        """No journey comes to its end any more."""
+        self._events.put(lambda: self._fail(error))
 
     def close(self, timeout: float = 5.0) -> None:
         """The thread has ended, or was given `timeout` seconds to end."""
@@ -102,8 +115,8 @@ class Lane(abc.ABC):
 
     def _depart(self, traveler: _Traveler) -> None:
         self._traveling.add(traveler)
-        if self._error is not None:
-            self._fail(self._error)
+        if self.error is not None:
+            self._fail(self.error)
         else:
             self._begin(traveler)
 
@@ -112,9 +125,12 @@ class Lane(abc.ABC):
         self._traveling.discard(traveler)
 
     def _fail(self, error: BaseException) -> None:
-        self._error = self._error or error
+        self.error = self.error or self._alarm.verdict(error)
         while self._traveling:
-            self._traveling.pop().failed(self._error)
+            try:
+                self._traveling.pop().failed(self.error)
+            except BaseException:  # whatever it is, the others must still be told
+                traceback.print_exc()
 
     @abc.abstractmethod
     def _begin(self, traveler: _Traveler) -> None: ...
@@ -142,9 +158,16 @@ class _Channel:
 class InterleavedLane(Lane):
     """For transfers that run in the background and announce their end, on so many channels."""
 
-    def __init__(self, channels: int, device: torch.device, meter: Meter) -> None:
+    def __init__(self, channels: int, device: torch.device, meter: Meter, alarm: Quiet | None = None) -> None:
         self._channels = [_Channel() for _ in range(channels)]
-        super().__init__(device, meter)
+        self._waiters = [Waiters(AT_ONCE, f"channel-{number}") for number in range(channels)]
+        super().__init__(device, meter, alarm)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """The threads have ended, or were given `timeout` seconds to end."""
+        super().close(timeout)
+        for waiters in self._waiters:
+            waiters.close()
 
     def _begin(self, traveler: _Traveler) -> None:
         streams.after(traveler.ready)
@@ -173,24 +196,28 @@ class InterleavedLane(Lane):
 
     def _issue(self, traveler: _Traveler, transfer: Transfer) -> None:
         self._meter.depart(transfer)
-        work = transfer.start()
-        arrive = lambda: self._arrive(traveler, transfer, work)  # noqa: E731
-        work.get_future().add_done_callback(lambda _: self._events.put(arrive))
+        work = _started(transfer)
 
-    def _arrive(self, traveler: _Traveler, transfer: Transfer, work: dist.Work) -> None:
+        def tell(error: Exception | None) -> None:
+            self._events.put(lambda: self._arrive(traveler, transfer, error))
+
+        self._waiters[transfer.channel].post([work], tell)
+
+    def _arrive(self, traveler: _Traveler, transfer: Transfer, error: Exception | None) -> None:
         self._meter.arrive(transfer)
         if traveler in self._traveling:
-            work.wait()  # it has ended; this raises what went wrong
+            if error is not None:
+                raise LinkError(str(error)) from error
             self._advance(traveler)
 
 
 class StreamLane(Lane):
     """For transfers that are ordered by a CUDA device's streams."""
 
-    def __init__(self, device: torch.device, meter: Meter) -> None:
+    def __init__(self, device: torch.device, meter: Meter, alarm: Quiet | None = None) -> None:
         self._streams = itertools.cycle([torch.cuda.Stream(device), torch.cuda.Stream(device)])
         self._previous = next(self._streams)
-        super().__init__(device, meter)
+        super().__init__(device, meter, alarm)
 
     def _begin(self, traveler: _Traveler) -> None:
         stream, previous = next(self._streams), self._previous
@@ -200,6 +227,13 @@ class StreamLane(Lane):
             for transfer in traveler.journey:
                 self._meter.count(transfer)
                 with self._meter.phase(transfer.phase):
-                    transfer.start().wait()
+                    _started(transfer).wait()
             stream.wait_stream(previous)  # what is done on this stream is done on both
             self._end(traveler)
+
+
+def _started(transfer: Transfer) -> dist.Work:
+    try:
+        return transfer.start()
+    except RuntimeError as error:
+        raise LinkError(str(error)) from error

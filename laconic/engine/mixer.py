@@ -11,8 +11,8 @@ in the meantime (overlap), or that travels as code, changes by ½ (heard - sent)
 
 from __future__ import annotations
 
+import functools
 import queue
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ import torch.distributed as dist
 
 from laconic.core.place import Label, Transfer, Way
 from laconic.core.technique import Reading
+from laconic.engine.alarm import LinkError, Quiet
+from laconic.engine.waiters import Waiters
 from laconic.messages.crossover import BLOCK, Coded, Modular
 from laconic.messages.seals import SEAL, opened, seal
 from laconic.numerics import topology
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from laconic.core.meter import Meter
     from laconic.engine.flat_view import FlatView
     from laconic.techniques.crossover import Crossover
+
+OTHER = -1
+"""The number of what is no segment."""
 
 
 NOTHING = torch.empty(0, device="cpu")
@@ -66,6 +71,7 @@ class Mixer:
         node: int,
         carrier: torch.device,
         meter: Meter,
+        alarm: Quiet,
     ) -> None:
         self._technique, self._group, self._ranks, self._node = technique, group, ranks, node
         self._carrier, self._meter = carrier, meter
@@ -74,14 +80,32 @@ class Mixer:
         self._unread: list[float] = []
         self._early: list[int] = []
         # On a device's stream nothing is waited for, and the order is the same on all workers.
-        waits = technique.overlap and carrier.type == "cpu"
-        self._waiters = Waiters(technique.segments) if waits else None
+        self._waiters = Waiters(technique.segments + 1) if carrier.type == "cpu" else None
+        self._ended: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self.error: BaseException | None = None
+        """Why nothing more will be heard, if so."""
+        self._alarm = alarm
         self.codec: Modular | None = None
+        alarm.listen(self.fail)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more is waited for."""
+        self.error = self.error or error
+        self._ended.put(self.error)
 
     def close(self) -> None:
         """No thread is left."""
         if self._waiters is not None:
             self._waiters.close()
+
+    def wait(self, work: dist.Work) -> None:
+        """Something other than a segment has ended."""
+        if self._waiters is None:
+            work.wait()
+            return
+        self._waiters.post([work], functools.partial(self._tell, OTHER))
+        while (number := self._next(OTHER)) != OTHER:
+            self._early.append(number)
 
     def depart(self, vector: FlatView, step: int) -> None:
         """All segments of the vector are on their way; those that must be coded each as soon as they are."""
@@ -170,27 +194,35 @@ class Mixer:
         for place, number in enumerate(numbers):
             self._legs[number].works = [works[place], works[place + len(numbers)]] if each else works
             if self._waiters is not None:
-                self._waiters.post(number, self._legs[number].works)
+                self._waiters.post(self._legs[number].works, functools.partial(self._tell, number))
 
     def _heard(self) -> Iterator[int]:
         """The numbers of all segments under way, each as soon as it has been heard and sent, or else in order."""
         pending, early, self._early = dict.fromkeys(self._legs), self._early, []
         while pending:
             with self._meter.phase("waiting"):
-                number = early.pop() if early else self._ended(next(iter(pending)))
+                number = early.pop() if early else self._next(next(iter(pending)))
             if number in pending:
                 del pending[number]
                 yield number
             else:
                 self._early.append(number)  # it was passed on a moment ago, and has already come back
 
-    def _ended(self, upcoming: int) -> int:
+    def _tell(self, number: int, error: Exception | None) -> None:
+        self._ended.put(number if error is None else LinkError(str(error)))
+
+    def _next(self, upcoming: int) -> int:
         """The number of a segment that has been heard and sent."""
-        if self._waiters is not None:
-            return self._waiters.next()
-        for work in self._legs[upcoming].works:
-            work.wait()
-        return upcoming
+        if self._waiters is None:
+            for work in self._legs[upcoming].works:
+                work.wait()
+            return upcoming
+        if self.error is None:
+            ended = self._ended.get()
+            if isinstance(ended, int):
+                return ended
+            self.error = self.error or self._alarm.verdict(ended)
+        raise self.error
 
     def _land(self, vector: FlatView, leg: Leg) -> None:
         """The segment is mixed."""
@@ -264,44 +296,3 @@ def _label(step: int) -> Label:
 
 def _in_blocks(span: slice) -> slice:
     return slice(span.start // BLOCK, span.stop // BLOCK)
-
-
-class Waiters:
-    """So many threads, each of which waits for one transfer at a time, to learn which of them ends first.
-
-    gloo's sends and receives can be waited for, each by itself, and tell nobody when they end.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._posted: queue.SimpleQueue[tuple[int, Sequence[dist.Work]] | None] = queue.SimpleQueue()
-        self._ended: queue.SimpleQueue[tuple[int, Exception | None]] = queue.SimpleQueue()
-        for number in range(count):
-            # A daemon: a program must be able to end while a peer that is gone is waited for.
-            threading.Thread(target=self._run, name=f"laconic-waiter-{number}", daemon=True).start()
-
-    def post(self, number: int, works: Sequence[dist.Work]) -> None:
-        """Somebody waits for these; nobody else may, as gloo ends a receive once."""
-        self._posted.put((number, works))
-
-    def next(self) -> int:
-        """The number of what has ended, the first first; what went wrong is raised."""
-        number, error = self._ended.get()
-        if error is not None:
-            raise error
-        return number
-
-    def close(self) -> None:
-        """The threads end, when what they wait for has."""
-        for _ in range(self._count):
-            self._posted.put(None)
-
-    def _run(self) -> None:
-        while (posted := self._posted.get()) is not None:
-            number, works = posted
-            try:
-                for work in works:
-                    work.wait()
-                self._ended.put((number, None))
-            except Exception as error:  # whatever it is, the one who waits for the end must learn of it
-                self._ended.put((number, error))

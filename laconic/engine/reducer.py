@@ -20,6 +20,7 @@ from laconic.core import streams
 from laconic.core.memory import Memory
 from laconic.core.meter import Meter, Stats
 from laconic.core.technique import Bucket, Desk, Piece, Reading, Scheme, Turn
+from laconic.engine.alarm import PeerError, Quiet
 from laconic.engine.journey import Load, Vehicle
 from laconic.engine.lane import Lane, lane_for
 from laconic.kernels import plain
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from laconic.engine.lane import Journey
     from laconic.layers.products import Product
     from laconic.layers.taps import Rows
+
+NEVER = 1 << 62
+"""The step of a worker that goes on from none."""
 
 WIRE = 1 << 19
 """Bytes of a piece: large enough to amortize a round trip, small enough to keep both directions busy."""
@@ -82,8 +86,16 @@ class Reducer:
 
     keys: ClassVar[frozenset[str]] = frozenset({"memory"})
 
-    def __init__(self, scheme: Scheme, post: Post, device: torch.device, measures: bool = False) -> None:
+    def __init__(
+        self,
+        scheme: Scheme,
+        post: Post,
+        device: torch.device,
+        measures: bool = False,
+        alarm: Quiet | None = None,
+    ) -> None:
         self.seat = post.seat
+        self.alarm = alarm or Quiet()
         self.step = 0
         self.memory = Memory(scheme.memory, post.seat.worker)
         self.listeners: list[Callable[[int, Stats], None]] = []
@@ -95,8 +107,8 @@ class Reducer:
         self._vehicle = Vehicle(scheme, post, self.meter, device, measures)
         self._reported = Stats()
         self._current: _Step | None = None
-        self._begun = False
-        self._lane = lane_for(post, device, self.meter)
+        self._begun = self._loaded = False
+        self._lane = lane_for(post, device, self.meter, self.alarm)
 
     @property
     def scheme(self) -> Scheme:
@@ -146,6 +158,27 @@ class Reducer:
         """The step, if one has begun, has no more buckets; a future of nothing, when it has ended."""
         return None if self._current is None else self._submit([], None, self._current, last=True)
 
+    def largest(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The largest of all workers' numbers, one by one; all must ask."""
+        everybodys = numbers.to(self._vehicle.post.carrier, copy=True)
+        future: torch.futures.Future[None] = torch.futures.Future()
+        self._lane.submit(
+            self._vehicle.post.latest(everybodys),
+            lambda: future.set_result(None),
+            lambda error: future.set_exception(self._explain(error)),  # type: ignore[arg-type]
+        )
+        future.wait()
+        return everybodys
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has gone wrong, if anything has."""
+        return self._lane.error
+
+    def explained(self) -> RuntimeError | None:
+        """What has gone wrong, if anything has, with its worker, and where it happened if that was here."""
+        return None if self.error is None else self._explain(self.error)
+
     def state(self) -> dict[str, Any]:
         """What is remembered; only the same worker of as many can go on with it."""
         return {"memory": self.memory.values(), "tallies": self.memory.tallies()}
@@ -157,7 +190,7 @@ class Reducer:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
-        self.step = state["step"]
+        self.step, self._loaded = state["step"], True
         if (state["worker"], state["workers"]) == self.seat:
             self.memory.load(state["memory"], state.get("tallies"))
             return
@@ -179,15 +212,28 @@ class Reducer:
         return self.meter.stats()
 
     def _now(self) -> _Step:
-        """The step that is under way; before the first, all workers agree which it is.
-
-        A worker that begins where others go on has nothing to remember, but must count as they do.
-        """
+        """The step that is under way; before the first, all workers agree which it is."""
         if not self._begun:
             self._begun = True
-            self.step = self._vehicle.post.latest(self.step)
-        self._current = self._current or _Step(self.step)
+            self.step = self._agreed_step()
+        if self._current is None:
+            self._current = _Step(self.step)
+            self.alarm.step = self.step
         return self._current
+
+    def _agreed_step(self) -> int:
+        """Where all who go on from a state go on.
+
+        A worker that has loaded none has nothing to remember, but must count as the others do.
+        """
+        first = -self.step if self._loaded else -NEVER
+        latest, earliest = self.largest(torch.tensor([self.step, first])).tolist()
+        if -earliest not in (NEVER, latest):
+            raise ValueError(
+                f"{self.seat} goes on from step {self.step}, but workers loaded checkpoints of steps {-earliest} "
+                f"and {latest}; load those of one step on all workers"
+            )
+        return int(latest)
 
     def _load(self, kind: type[Turn], piece: Piece, memory: Mapping[str, Any], grad: torch.Tensor) -> Load:
         own, theirs = self.memory.part(memory, piece)
@@ -226,10 +272,13 @@ class Reducer:
     def _fail(self, passage: _Passage, error: BaseException) -> None:
         if passage.future.done():
             return
+        passage.future.set_exception(self._explain(error))
+
+    def _explain(self, error: BaseException) -> RuntimeError:
+        if isinstance(error, PeerError):
+            return RuntimeError(f"{self.seat}: {error}")
         story = "".join(traceback.format_exception(error))
-        passage.future.set_exception(  # torch annotates its argument as a result
-            RuntimeError(f"{self.seat}: {type(error).__name__}: {error}\n{story}")
-        )
+        return RuntimeError(f"{self.seat}: {type(error).__name__}: {error}\n{story}")
 
     def _finish(self, step: _Step) -> None:
         if step.finite:
@@ -253,8 +302,8 @@ def wire_for(transfers: int) -> int:
 
 
 def _close(lane: Lane, post: Post) -> None:
+    post.close()  # first: it ends what the lane's threads wait for
     lane.close()
-    post.close()
 
 
 def _stay() -> Journey:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar
 
 import torch
@@ -39,6 +40,9 @@ from laconic.core.place import (
     Way,
 )
 from laconic.messages.seals import SEAL, opened, opened_size, sealed, sealed_size
+
+NOBODY = 1 << 30
+"""A tag with which nothing is sent."""
 
 UNEVEN = 1.25
 """How many times their sum padded messages may be."""
@@ -82,11 +86,10 @@ class PeersPost:
         for group in self._groups:
             dissolve(group)
 
-    def latest(self, number: int) -> int:
-        """The largest of all workers' numbers."""
-        largest = torch.tensor([number], device=self.carrier)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, self._groups[0])
-        return int(largest)
+    def latest(self, numbers: torch.Tensor) -> Trip[None]:
+        """One transfer, the only one of a journey."""
+        largest = lambda group: dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)  # noqa: E731
+        yield self._transfer("waiting", 0, largest, 0, 0)
 
     def agree(self, numbers: torch.Tensor, label: Label) -> Trip[None]:
         """One transfer, to everybody or around a ring."""
@@ -281,27 +284,46 @@ def open_groups(
     """Groups for so many channels, and the device on which messages must lie."""
     ranks = dist.get_process_group_ranks(group)
     if device.type == "cuda" and "nccl" in dist.get_backend_config(group):
-        return [like(group, device, device, ranks)], device
+        return [like(group, device, ranks)], device
     cpu = torch.device("cpu")
-    return [like(group, device, cpu, ranks) for _ in range(channels)], cpu
+    return [like(group, cpu, ranks) for _ in range(channels)], cpu
 
 
-def like(
-    group: dist.ProcessGroup, device: torch.device, carrier: torch.device, ranks: Sequence[int]
-) -> dist.ProcessGroup:
+def like(group: dist.ProcessGroup, carrier: torch.device, ranks: Sequence[int]) -> dist.ProcessGroup:
     """A group of some of the workers, with the same patience, for messages on `carrier`."""
-    timeout = group._get_backend(device).options._timeout
+    timeout = patience_of(group)
     everybody = len(ranks) == dist.get_world_size()
     backend = "nccl" if carrier.type == "cuda" else "gloo"
     return dist.new_group(list(ranks), timeout, backend, use_local_synchronization=not everybody)
 
 
+def patience_of(group: dist.ProcessGroup) -> timedelta:
+    """How long the group waits for a transfer."""
+    timeout: timedelta = group._get_backend(torch.device(group._device_types[0])).options._timeout
+    return timeout
+
+
+def cut(group: dist.ProcessGroup) -> None:
+    """All transfers of the group have ended, whether or not they came to their end, here and at the other end.
+
+    gloo's own `abort` does nothing. A receive that nobody serves, and that is not waited for, closes all connections.
+    Only who waits for a message of which half has come is not woken.
+    """
+    if group.size() == 1 or torch.device("cpu") not in group._device_types:
+        return
+    with contextlib.suppress(RuntimeError):
+        group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(
+            timedelta(milliseconds=1)
+        )
+
+
 def dissolve(group: dist.ProcessGroup) -> None:
-    """The group is gone, if it is everybody's.
+    """Nothing is under way in the group; it is gone, if it is everybody's.
 
     One of some workers stays: torch would give its name, under which addresses are still stored, to the next one of
     the same workers, who would then wait for each other in vain.
     """
+    cut(group)
     # The program may have ended torch.distributed before.
     with contextlib.suppress(AssertionError, ValueError):
         if dist.get_world_size(group) == dist.get_world_size():

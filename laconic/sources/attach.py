@@ -6,6 +6,7 @@ gradients to an engine: DDP's buckets or a model's layers to a reducer, its para
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from torch import nn
 
 from laconic.core.place import Place, Traffic
 from laconic.core.technique import Bucket, Scheme, Setting, Technique
+from laconic.engine.alarm import PATIENCE, Alarm
 from laconic.engine.reducer import WIRE, Reducer
 from laconic.layers.loads import LayerSetting
 from laconic.places.peers import Peers
@@ -39,18 +41,21 @@ def attach(
     place: Place = Peers(),
     measure_error: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
+    patience: float = PATIENCE,
 ) -> Attachment:
     """From the next backward on, the workers of `model`, a DDP model, exchange gradients by `technique`.
 
     `place` is where their messages meet. `measure_error` sums the exact gradients too and reports each result's error
     against their mean: good for a study, and as slow as no compression. `optimizer` is needed by Crossover, which
-    mixes parameters after its step.
+    mixes parameters after its step. A worker of whom nothing was heard for `patience` seconds is gone.
     """
     ddp = unwrapped(model)
-    check(technique, place)
-    slot = free_slot(ddp)
-    request = _Request(ddp, technique, place, measure_error, optimizer, trained(ddp), named(ddp))
-    slot.attachment = _CONNECT[technique.reads](request, slot.clear)
+    alarm = Alarm(ddp.process_group, patience)
+    with alarm.telling():
+        check(technique, place)
+        slot = free_slot(ddp)
+        request = _Request(ddp, technique, place, measure_error, optimizer, trained(ddp), named(ddp), alarm)
+        slot.attachment = _CONNECT[technique.reads](request, slot.clear)
     return slot.attachment
 
 
@@ -65,6 +70,7 @@ class _Request(NamedTuple):
     trained: Mapping[str, nn.Parameter]
     named: Mapping[str, nn.Parameter]
     """One frozen after DDP was built still lies in its buckets."""
+    alarm: Alarm
 
     @property
     def device(self) -> torch.device:
@@ -85,7 +91,7 @@ class _Request(NamedTuple):
     def compare(self, technique: Technique, more: str = "") -> None:
         """All workers asked for the same, for the same model."""
         shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in self.trained.items()]
-        compare(self.ddp.process_group, f"{technique!r} at {self.place!r}{more}", shapes)
+        compare(self.alarm, f"{technique!r} at {self.place!r}{more}", shapes)
 
     def reducer(self, scheme: Scheme) -> Reducer:
         """At work for the model's workers, who have compared what they attach."""
@@ -93,7 +99,7 @@ class _Request(NamedTuple):
         self.compare(scheme.technique, " with measure_error" if self.measures else "")
         traffic = Traffic(scheme.routes, scheme.surveys, self.measures)
         post = self.place.open(self.ddp.process_group, self.device, traffic)
-        return Reducer(scheme, post, self.device, self.measures)
+        return Reducer(scheme, post, self.device, self.measures, self.alarm)
 
     def attachment(self, technique: Technique, source: Any, engine: Any, detached: Any) -> Attachment:
         """Of the source and the engine."""
@@ -134,7 +140,7 @@ def _connect_parameters(request: _Request, detached: Callable[[], None]) -> Atta
     inner = technique.bind(Setting(request.workers // nodes, request.place.offers)).technique
     technique = replace(technique, inner=inner)
     request.compare(technique, f", {nodes} of them gossiping")
-    source = Gossip(technique, request.ddp, optimizer, request.named, request.place)
+    source = Gossip(technique, request.ddp, optimizer, request.named, request.place, request.alarm)
     return request.attachment(technique, source, source.engine, detached)
 
 
@@ -157,21 +163,26 @@ def check(technique: Technique, place: Place) -> None:
         raise RuntimeError("there is no process group; call torch.distributed.init_process_group() first")
 
 
-def compare(group: dist.ProcessGroup, technique: str, parameters: object = None) -> None:
-    """All workers of the group gave equal arguments."""
-    everybody: list[tuple[str, object]] = [("", None)] * dist.get_world_size(group)
+def compare(alarm: Alarm, technique: str, parameters: object = None) -> None:
+    """All workers gave equal arguments; from now on they watch each other."""
     technique = re.sub(r" at 0x[0-9a-f]+", "", technique)  # of a function, whose address is its worker's own
-    dist.all_gather_object(everybody, (technique, parameters), group=group)
-    for worker, (other, theirs) in enumerate(everybody):
-        who = f"worker {worker} of {len(everybody)}"
-        if other != everybody[0][0]:
-            raise ValueError(
-                f"{who} attached {other} where worker 0 attached {everybody[0][0]}; attach one technique"
-            )
-        if theirs != everybody[0][1]:
-            raise ValueError(
-                f"{who} has other trained parameters than worker 0; build the same model on all workers"
-            )
+    digest = hashlib.sha256(repr(parameters).encode()).hexdigest()
+    (worker, workers), board = alarm.seat, alarm.board
+    if worker == 0:
+        board.write("technique", f"{digest} {technique}")
+    alarm.until(lambda: board.written(["technique"]))
+    theirs, _, first = (board.read("technique") or "").partition(" ")
+    if technique != first:
+        raise ValueError(
+            f"{alarm.seat} attached {technique} where worker 0 attached {first}; attach one technique"
+        )
+    if digest != theirs:
+        raise ValueError(
+            f"{alarm.seat} has other trained parameters than worker 0; build the same model on all workers"
+        )
+    board.count("alike", 1)
+    alarm.until(lambda: board.count("alike") == workers)
+    alarm.watch()
 
 
 def _cut_once(scheme: Scheme, parameters: Mapping[str, nn.Parameter]) -> None:

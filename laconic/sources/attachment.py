@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from laconic.core.meter import Stats
     from laconic.core.place import Seat
     from laconic.core.technique import Technique
+    from laconic.engine.alarm import Quiet
     from laconic.layers.catalog import Choice
     from laconic.sources.replicas import Replicas
 
@@ -46,7 +48,12 @@ class Engine(Protocol):
     """What of a state is the engine's own, and must be there."""
     seat: Seat
     step: int
+    alarm: Quiet
     listeners: list[Callable[[int, Stats], None]]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has gone wrong, if anything has; nothing more is exchanged then."""
 
     @property
     def closer(self) -> Callable[[], None]:
@@ -80,7 +87,7 @@ class Attachment:
         self.technique: Any = technique
         self.source, self.engine = source, engine
         self._replicas, self._sizes, self._detached = replicas, sizes, detached
-        self._close = weakref.finalize(self, engine.closer)
+        self._close = weakref.finalize(self, _close, os.getpid(), engine.alarm, engine.closer)
 
     @property
     def step(self) -> int:
@@ -96,6 +103,14 @@ class Attachment:
     def drifts(self) -> bool:
         """Whether workers have parameters of their own between mixings."""
         return self.technique.reads == "parameters"
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """A future of the bucket's gradients as all workers have them."""
+        try:
+            return self.source.reduce(bucket)
+        except BaseException as error:  # whatever it is, the others must learn of it
+            self.engine.alarm.verdict(error)
+            raise
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase since attaching."""
@@ -129,6 +144,8 @@ class Attachment:
 
         With Crossover a mixing under way is brought to its end, so all workers must call it, before saving the model.
         """
+        if self.engine.error is not None:
+            raise RuntimeError(f"a step has failed, so there is no state to save: {self.engine.error}")
         return {
             "technique": type(self.technique).__name__,
             **self.engine.seat._asdict(),
@@ -152,7 +169,8 @@ class Attachment:
     def detach(self) -> None:
         """The model is plain DDP again; with Crossover, workers' parameters stay as different as they are."""
         if self._close.alive:
-            self.land()
+            if self.engine.error is None:
+                self.land()
             self.source.disconnect()
             self._detached()
             self._close()
@@ -161,3 +179,9 @@ class Attachment:
         if self._replicas is None:
             raise ValueError("a hook does not know the model; use laconic.attach")
         return self._replicas
+
+
+def _close(process: int, alarm: Quiet, engine: Callable[[], None]) -> None:
+    if os.getpid() == process:  # connections are the parent's, where a program has forked
+        alarm.close()
+        engine()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import torch.distributed as dist
 
+    from laconic.engine.reducer import Reducer
     from laconic.sources.attachment import Attachment
 
 CARRIED = (torch.float32, torch.bfloat16, torch.float16)
@@ -138,8 +139,8 @@ def joined(own: Sequence[torch.Tensor]) -> torch.Tensor | None:
     return own[0].as_strided((place - own[0].storage_offset(),), (1,))
 
 
-def complete(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
-    """A future of the buffer, once all that is pending has been done to it."""
+def complete(pending: Sequence[Result], buffer: torch.Tensor, engine: Reducer) -> Result:
+    """A future of the buffer, once all that is pending has been done to it by the engine."""
     result = streams.future(buffer.device)
 
     def settle(everything: torch.futures.Future[Any]) -> None:
@@ -147,8 +148,8 @@ def complete(pending: Sequence[Result], buffer: torch.Tensor) -> Result:
             everything.value()  # raises what went wrong, while others may still be under way
             for each in pending:
                 each.wait()  # it is there, but for what its device still does
-        except Exception as error:  # DDP must learn of it
-            result.set_exception(error)
+        except Exception as error:  # DDP must learn of it, and without the futures on its way
+            result.set_exception(engine.explained() or error)
         else:
             result.set_result(buffer)
 
@@ -172,7 +173,7 @@ class Slot:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
             return allreduce_hook(self.group, bucket)
-        return self.attachment.source.reduce(bucket)
+        return self.attachment.reduce(bucket)
 
     def __reduce__(self) -> tuple[type[Slot], tuple[()]]:
         return Slot, ()  # a copied model has no hook, and its slot no model

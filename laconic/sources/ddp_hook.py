@@ -20,6 +20,7 @@ import torch.distributed as dist
 from laconic.core.meter import Stats
 from laconic.core.place import Place, Traffic
 from laconic.core.technique import Setting
+from laconic.engine.alarm import PATIENCE, Alarm
 from laconic.engine.reducer import Reducer
 from laconic.places.peers import Peers
 from laconic.sources.attach import check, compare
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class Hook:
     """`technique`, one for gradients, as a callable `(state, bucket) -> Future`; it opens at the first bucket.
 
-    Give `process_group` where the DDP model has one of its own: a hook is not told.
+    Give `process_group` where the DDP model has one of its own: a hook is not told. `patience` is as of `attach`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Hook:
         technique: Technique,
         process_group: dist.ProcessGroup | None = None,
         place: Place = Peers(),
+        patience: float = PATIENCE,
     ) -> None:
         if getattr(technique, "reads", "gradients") != "gradients":
             raise TypeError(
@@ -52,7 +54,7 @@ class Hook:
             )
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
         self.technique, self.place = technique, place
-        self._group = process_group
+        self._group, self._patience = process_group, patience
         self._attachment: Attachment | None = None
         self._numbers: dict[int, str] = {}
         self._loaded: Mapping[str, Any] | None = None
@@ -63,7 +65,7 @@ class Hook:
         if self._attachment is None:
             atexit.unregister(self._say_if_unused)
             self._attachment = self._open(bucket.buffer().device)
-        return self._attachment.source.reduce(bucket)
+        return self._attachment.reduce(bucket)
 
     def stats(self) -> Stats:
         """Steps, bytes sent and received, and seconds by phase."""
@@ -80,17 +82,19 @@ class Hook:
             self._attachment.load_state_dict(state)
 
     def _open(self, device: torch.device) -> Attachment:
-        group = self._group or dist.group.WORLD
         check(self.technique, self.place)
+        group = self._group or dist.group.WORLD
         assert group is not None
-        scheme = self.technique.bind(Setting(dist.get_world_size(group), self.place.offers))
-        self.technique = scheme.technique
-        compare(group, f"{self.technique!r} at {self.place!r}")
-        post = self.place.open(group, device, Traffic(scheme.routes, scheme.surveys))
-        reducer = Reducer(scheme, post, device)
-        attachment = Attachment(self.technique, Buckets(reducer, self._name), reducer)
-        if self._loaded:
-            attachment.load_state_dict(self._loaded)
+        alarm = Alarm(group, self._patience)
+        with alarm.telling():
+            scheme = self.technique.bind(Setting(dist.get_world_size(group), self.place.offers))
+            self.technique = scheme.technique
+            compare(alarm, f"{self.technique!r} at {self.place!r}")
+            post = self.place.open(group, device, Traffic(scheme.routes, scheme.surveys))
+            reducer = Reducer(scheme, post, device, alarm=alarm)
+            attachment = Attachment(self.technique, Buckets(reducer, self._name), reducer)
+            if self._loaded:
+                attachment.load_state_dict(self._loaded)
         return attachment
 
     def _say_if_unused(self) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
     from laconic.core.place import Place
+    from laconic.engine.alarm import Quiet
     from laconic.techniques.crossover import Crossover
 
 
@@ -33,6 +34,7 @@ class Gossip:
         optimizer: torch.optim.Optimizer,
         named: Mapping[str, nn.Parameter],
         place: Place,
+        alarm: Quiet,
     ) -> None:
         self._model: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
         self._optimizer, self._momentum = optimizer, technique.momentum
@@ -41,7 +43,7 @@ class Gossip:
         topology.segments(sum(parameter.numel() for parameter in self._parameters), technique.segments)
         names = {id(parameter): name for name, parameter in named.items()}
         device = self._parameters[0].device
-        self.engine = Gossiper(technique, ddp.process_group, device, place, self._flat)
+        self.engine = Gossiper(technique, ddp.process_group, device, place, self._flat, alarm)
         self._buckets = Buckets(self.engine, lambda parameter: names[id(parameter)])
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         self._sent_buffers = ddp.broadcast_buffers
@@ -71,7 +73,11 @@ class Gossip:
                 raise RuntimeError(
                     f"{name} was frozen when Crossover was attached, so nobody would hear of it; attach again"
                 )
-        self.engine.mix(self._mixed())
+        try:
+            self.engine.mix(self._mixed())
+        except BaseException as error:  # whatever it is, the others must learn of it
+            verdict = self.engine.alarm.verdict(error)
+            raise verdict from (error if verdict is not error else None)
 
     def _mixed(self) -> Layout:
         """Parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""

@@ -107,7 +107,7 @@ class SharedLayers:
     def reduce(self, bucket: dist.GradBucket) -> Result:
         """A future of the bucket's gradients as all workers have them."""
         if self.choices is None and not self._step.asked:
-            self._agree(bucket.buffer().device)
+            self._agree()
         views = ddp_source.views(bucket, self._name)
         if self.choices is None:
             self._count(views)
@@ -128,7 +128,7 @@ class SharedLayers:
         if bucket.is_last():
             self._send()
             pending += self._end_step()
-        return ddp_source.complete(pending, buffer)
+        return ddp_source.complete(pending, buffer, self._reducer)
 
     def state(self) -> dict[str, Any]:
         """The rows, by which a resumed run chooses as this one did."""
@@ -297,14 +297,12 @@ class SharedLayers:
             for name in {*layer.weights} & views.keys() & self._step.products.keys():
                 _check_product(name, self._step.products[name], views[name], tolerance)
 
-    def _agree(self, device: torch.device) -> None:
+    def _agree(self) -> None:
         """All workers have the same choices, or none, if one of them has yet to count its rows."""
         self._step.asked = True
         known = [(self._rows.get(layer.name, 0), layer.name in self._taps.fed) for layer in self._layers]
-        where = device if "nccl" in dist.get_backend_config(self._group) else torch.device("cpu")
-        agreed = torch.tensor([(not self._counted, False), *known], dtype=torch.int64, device=where)
-        dist.all_reduce(agreed, dist.ReduceOp.MAX, self._group)
-        (uncounted, _), *found = agreed.tolist()
+        told = torch.tensor([(not self._counted, False), *known], dtype=torch.int64)
+        (uncounted, _), *found = self._reducer.largest(told).tolist()
         if uncounted:
             self._rows = {}
             return

@@ -25,11 +25,8 @@ class _Work:
     def __init__(self):
         self.future = torch.futures.Future()
 
-    def get_future(self):
-        return self.future
-
     def wait(self):
-        self.future.value()
+        self.future.wait()
 
 
 class _Group:

@@ -1,8 +1,9 @@
+import queue
 import threading
+import time
+import weakref
 
-import pytest
-
-from laconic.engine.mixer import Waiters
+from laconic.engine.waiters import Waiters
 
 
 class Work:
@@ -20,35 +21,64 @@ class Work:
             raise self._error
 
 
+class Posted:
+    """Waiters, and what they tell of each number."""
+
+    def __init__(self, count):
+        self.waiters, self.told = Waiters(count), queue.SimpleQueue()
+
+    def post(self, number, *works):
+        self.waiters.post(works, lambda error: self.told.put((number, error)))
+
+    def next(self):
+        return self.told.get(timeout=10)
+
+
 def test_what_ends_first_is_told_first():
-    waiters, works = Waiters(3), [Work(), Work(), Work()]
+    posted, works = Posted(3), [Work(), Work(), Work()]
     for number, work in enumerate(works):
-        waiters.post(number, [work])
+        posted.post(number, work)
     for number in (1, 2, 0):
         works[number].end()
-        assert waiters.next() == number
-    waiters.close()
+        assert posted.next() == (number, None)
+    posted.waiters.close()
 
 
 def test_all_works_of_an_item_must_end():
-    waiters, (first, second, other) = Waiters(2), (Work(), Work(), Work())
-    waiters.post(7, [first, second])
-    waiters.post(8, [other])
+    posted, (first, second, other) = Posted(2), (Work(), Work(), Work())
+    posted.post(7, first, second)
+    posted.post(8, other)
     first.end()
     other.end()
-    assert waiters.next() == 8
+    assert posted.next() == (8, None)
     second.end()
-    assert waiters.next() == 7
-    waiters.close()
+    assert posted.next() == (7, None)
+    posted.waiters.close()
 
 
-def test_what_went_wrong_is_raised():
-    waiters, work = Waiters(1), Work(RuntimeError("gone"))
-    waiters.post(0, [work])
+def test_what_went_wrong_is_told():
+    posted, error = Posted(1), RuntimeError("gone")
+    work = Work(error)
+    posted.post(0, work)
     work.end()
-    with pytest.raises(RuntimeError, match="gone"):
-        waiters.next()
-    waiters.close()
+    assert posted.next() == (0, error)
+    posted.waiters.close()
+
+
+def test_nothing_of_what_has_ended_is_kept():
+    posted, work = Posted(1), Work()
+    kept = weakref.ref(work)
+    posted.post(0, work)
+    work.end()
+    posted.next()
+    del work
+    deadline = time.monotonic() + 10
+    while (
+        kept() is not None
+    ):  # a destroyed transfer of gloo's ends the process, if it is the interpreter's last
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    posted.waiters.close()
 
 
 def test_closed_threads_end():
@@ -56,7 +86,5 @@ def test_closed_threads_end():
     waiters = Waiters(4)
     threads = set(threading.enumerate()) - others
     assert len(threads) == 4
-    waiters.close()
-    for thread in threads:
-        thread.join(10)
+    waiters.close(10)
     assert not any(thread.is_alive() for thread in threads)
