@@ -56,6 +56,8 @@ def cuda_description() -> str:
 def op(*mutates: str) -> Callable[[Callable[..., Any]], Any]:
     """Declares the op `laconic::<name>`; the decorated body stays reachable as its `reference`.
 
+    Several tensors are a `typing.Sequence[torch.Tensor]`, as torch 2.6 reads no other word for them.
+
     `torch.library.Library` rather than `custom_op`: a call costs a few microseconds instead of a hundred, and
     the first one does not load torch's compiler.
     """

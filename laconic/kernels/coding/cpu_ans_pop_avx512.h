@@ -90,9 +90,9 @@ __attribute__((noinline)) size_t pop_shares(uint8_t* symbols, size_t count, Rows
   return done;
 }
 
-#pragma GCC push_options
-#pragma GCC target("avx512vbmi")
-#define LACONIC_INLINE inline __attribute__((always_inline))
+// With instructions that not every machine with AVX-512 has.
+#define LACONIC_PERMUTES target("avx512vbmi")
+#define LACONIC_INLINE inline __attribute__((always_inline, LACONIC_PERMUTES))
 
 // A table of 256 bytes.
 struct Bytes {
@@ -138,7 +138,8 @@ struct PopBits {
 };
 
 // The same; a template of both would be compiled for either without these instructions, or for both with them.
-__attribute__((noinline)) size_t pop_whole_bits(uint8_t* symbols, size_t count, Rows& all, const PopTable& table) {
+__attribute__((noinline, LACONIC_PERMUTES))
+size_t pop_whole_bits(uint8_t* symbols, size_t count, Rows& all, const PopTable& table) {
   const PopBits pop(table);
   Rows rows = all;
   size_t done = 0;
@@ -148,7 +149,7 @@ __attribute__((noinline)) size_t pop_whole_bits(uint8_t* symbols, size_t count, 
   return done;
 }
 #undef LACONIC_INLINE
-#pragma GCC pop_options
+#undef LACONIC_PERMUTES
 
 size_t pop_vectors(uint8_t* symbols, size_t count, const PopTable& table) {
   static const bool permutes = __builtin_cpu_supports("avx512vbmi");

@@ -14,6 +14,8 @@ numerics/minifloat.py, and travel coded (kernels/coding).
 
 from __future__ import annotations
 
+import typing
+
 import torch
 
 from laconic.kernels import op
@@ -87,7 +89,7 @@ def gennorm_quantize(
 
 @op("out")
 def gennorm_average(
-    messages: list[torch.Tensor],
+    messages: typing.Sequence[torch.Tensor],
     offset: int,
     parts: torch.Tensor,
     inverses: torch.Tensor,

@@ -237,6 +237,20 @@ class Averaging {
   }
 
  private:
+  static Floats nothing(size_t) { return Floats{}; }
+  auto in_tile() {
+    return [this](size_t i, Floats sum) { store(tile_ + i, sum); };
+  }
+  // Whether sums may go where they belong, without a detour.
+  static bool direct(const float* out, size_t count) { return count % kLanes == 0 && streamable(out); }
+  template <class T> static bool direct(const T*, size_t) { return false; }
+  static auto into(float* out) {
+    return [=](size_t i, Floats sum) { store(out + i, sum); };
+  }
+  template <class T> static auto into(T*) {
+    return [](size_t, Floats) {};
+  }
+
   // The first fault that a message has.
   template <class Do> LevelFault each(Do something) {
     for (size_t k = 0; k < all_.size(); ++k)
@@ -260,20 +274,6 @@ class Averaging {
       for (size_t i = 0; i < count; ++i) tile_[i] /= messages;
     written(tile_, out, count);
     return fault;
-  }
-
-  static Floats nothing(size_t) { return Floats{}; }
-  auto in_tile() {
-    return [this](size_t i, Floats sum) { store(tile_ + i, sum); };
-  }
-  // Whether sums may go where they belong, without a detour.
-  static bool direct(const float* out, size_t count) { return count % kLanes == 0 && streamable(out); }
-  template <class T> static bool direct(const T*, size_t) { return false; }
-  static auto into(float* out) {
-    return [=](size_t i, Floats sum) { store(out + i, sum); };
-  }
-  template <class T> static auto into(T*) {
-    return [](size_t, Floats) {};
   }
 
   std::vector<Decoding>& all_;

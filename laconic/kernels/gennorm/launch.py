@@ -15,6 +15,7 @@ levels of a message. It would need a format with thousands of lanes, at four byt
 from __future__ import annotations
 
 import functools
+import typing
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +113,7 @@ def quantized(
 
 
 def gennorm_average(
-    messages: list[torch.Tensor],
+    messages: typing.Sequence[torch.Tensor],
     offset: int,
     parts: torch.Tensor,
     inverses: torch.Tensor,

@@ -11,6 +11,7 @@ A chart has a row for every part of a gradient in which coordinates are chosen t
 
 from __future__ import annotations
 
+import typing
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -73,7 +74,7 @@ def sign_pack(
 
 @op("reply", "counts")
 def sign_combine(
-    messages: list[torch.Tensor],
+    messages: typing.Sequence[torch.Tensor],
     weights: torch.Tensor,
     numel: int,
     coins: torch.Tensor | None,
@@ -97,7 +98,7 @@ def sign_combine(
 
 
 @op("grad")
-def sign_decode(replies: list[torch.Tensor], width: int, grad: torch.Tensor) -> None:
+def sign_decode(replies: typing.Sequence[torch.Tensor], width: int, grad: torch.Tensor) -> None:
     """`grad` is what the replies say, `width` coordinates each, or NaN if one of them is lost."""
     if len(replies) * width < len(grad):
         raise ValueError("replies cover all coordinates")

@@ -7,6 +7,7 @@ something to the host does so once, at its end.
 
 from __future__ import annotations
 
+import typing
 from typing import NamedTuple
 
 import torch
@@ -99,7 +100,7 @@ def sign_pack(
 
 
 def sign_combine(
-    messages: list[torch.Tensor],
+    messages: typing.Sequence[torch.Tensor],
     weights: torch.Tensor,
     numel: int,
     coins: torch.Tensor | None,
@@ -122,7 +123,7 @@ def sign_combine(
     return size
 
 
-def sign_decode(replies: list[torch.Tensor], width: int, grad: torch.Tensor) -> None:
+def sign_decode(replies: typing.Sequence[torch.Tensor], width: int, grad: torch.Tensor) -> None:
     """`grad` is what the replies say; see the reference, which also serves replies it refuses.
 
     Unlike there, `grad` may be anything then.
@@ -280,9 +281,9 @@ def _pack(
     pack.write[(items,)](votes, ends, forms, sums, *whole, *target, messages.data_ptr() % 4, *shards)
 
 
-def _opened(messages: list[torch.Tensor], numels: list[int], width: int) -> Mail:
+def _opened(messages: typing.Sequence[torch.Tensor], numels: list[int], width: int) -> Mail:
     """The messages' headers and sums; message k is of coordinates that begin at k · `width`."""
-    flat = torch.cat(messages)
+    flat = torch.cat(tuple(messages))
     rows, offset, slot = [], 0, 0
     for k, (message, numel) in enumerate(zip(messages, numels, strict=True)):
         length = len(message)
