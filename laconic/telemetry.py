@@ -1,11 +1,13 @@
 """What a run says about itself: JSON lines with a header, and TensorBoard scalars.
 
-attachment.on_step(laconic.JsonLines("run.jsonl", laconic.header(attachment.technique)))
+attachment.on_step(laconic.JsonLines(f"run{rank}.jsonl", laconic.header(attachment.technique)))
 attachment.on_step(laconic.TensorBoard("runs/first"))
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -13,9 +15,10 @@ import subprocess
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from laconic import kernels
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from laconic.core.meter import Stats
+
+
+BEGINNING = b'{"kind": "header"'
+"""Of every log's first line."""
 
 
 def installed_version() -> str:
@@ -73,10 +80,14 @@ def machine(device: str = "cpu") -> str:
 
 
 class JsonLines:
-    """A file with one JSON object a line, each with its kind; the first is the header."""
+    """A file with one JSON object a line, each with its kind; the first is the header.
+
+    A file that is there already is that of a run before, which this one resumes: it goes on behind another header.
+    Nobody else can write it meanwhile, so each worker that is to write needs a file of its own.
+    """
 
     def __init__(self, path: str | Path, header: Mapping[str, object]) -> None:
-        self._file = Path(path).open("w", buffering=1)  # noqa: SIM115  # open until `close`
+        self._file = _continued(Path(path))
         self.write("header", **header)
 
     def __call__(self, step: int, stats: Stats) -> None:
@@ -89,19 +100,52 @@ class JsonLines:
         self._file.write(json.dumps({"kind": kind, **values}) + "\n")
 
     def close(self) -> None:
-        """The file is complete."""
+        """The file is complete, and others may write it."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
         self._file.close()
 
 
+def _continued(path: Path) -> IO[str]:
+    """The file behind its last whole line; one that was cut, when its run was killed, is taken away."""
+    file = path.open("a", buffering=1, encoding="utf-8")
+    try:
+        _claim(file, path)
+        content = path.read_bytes()
+        if content[: len(BEGINNING)] != BEGINNING[: len(content)]:
+            raise ValueError(f"{path} is there already, and no run's log; choose another file")
+        os.truncate(file.fileno(), content.rfind(b"\n") + 1)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _claim(file: IO[str], path: Path) -> None:
+    """Nobody else writes the file, as far as its file system can tell."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ValueError(
+            f"{path} is being written already; give each worker a file of its own, or close() the other log"
+        ) from None
+    except OSError:  # it cannot
+        pass
+
+
 class TensorBoard:
-    """Scalars under `laconic/`, from a listener for `Attachment.on_step`."""
+    """Scalars under `laconic/`, from a listener for `Attachment.on_step`.
+
+    Of several workers, each has a run of its own: `worker0` in `log_dir`, `worker1` and so on.
+    """
 
     def __init__(self, log_dir: str | Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError("TensorBoard is not installed; pip install 'laconic[tensorboard]'") from error
-        self._writer = SummaryWriter(str(log_dir))
+        alone = not dist.is_initialized() or dist.get_world_size() == 1
+        self._writer = SummaryWriter(str(log_dir if alone else Path(log_dir) / f"worker{dist.get_rank()}"))
 
     def __call__(self, step: int, stats: Stats) -> None:
         """Bytes, seconds by phase, and what the technique noticed in this step."""

@@ -27,8 +27,11 @@ def enter(options: argparse.Namespace) -> int:
     clone = next((place for place in places if (place / main).is_file()), None)
     if clone is None:
         raise RuntimeError(f"laconic {options.command} needs a clone of the repository; run it there")
-    if str(clone) not in sys.path:
-        sys.path.insert(0, str(clone))
+    sys.path.insert(0, str(clone))
+    try:
+        importlib.import_module("benchmarks")
+    finally:
+        sys.path.remove(str(clone))  # nothing else is looked for there
     words = [*options.words, "--debug"] if options.debug else options.words
     status: int = importlib.import_module(f"{name}.__main__").main(words)
     return status

@@ -47,6 +47,9 @@ class WorkerError(RuntimeError):
 class Job:
     """One torchrun per worker of `lab`, each running `target`: a module's name or a script's path.
 
+    A module is one that is installed, or in PYTHONPATH: nothing is imported from the working directory, which may be
+    anybody's, while labs are often root's.
+
     The workers live no longer than the thread that makes the job. What worker i prints is in
     `log_directory`/worker<i>.log.
     """
@@ -181,9 +184,11 @@ def _run(error_file: str, target: str, *arguments: str) -> int:
     _end_with_parent()
     sys.argv = [target, *arguments]
     is_script = target.endswith(".py")
-    sys.path[0] = str(Path(target).resolve().parent if is_script else Path.cwd())
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # this file's own place
     try:
         if is_script:
+            sys.path.insert(0, str(Path(target).resolve().parent))
             runpy.run_path(target, run_name="__main__")
         else:
             runpy.run_module(target, run_name="__main__", alter_sys=True)

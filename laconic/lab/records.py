@@ -9,12 +9,13 @@ A record that was cut is read as far as it got; lines and fields that this versi
 from __future__ import annotations
 
 import json
-import lzma
 import math
-import tarfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from laconic.lab import typed, unpacking
+from laconic.lab.typed import Amount, Count, Ordinal, Shape, Time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ HEADLESS = "does not begin with a header line"
 
 Item = TypeVar("Item")
 Line = dict[str, Any]
+Moment = TypeVar("Moment", "Step", "Eval")
 Key = TypeVar("Key")
 
 
@@ -41,9 +43,9 @@ class Setting:
     split: str
     link: str
     shaped: bool
-    workers: int
-    batch: int
-    parameters: int
+    workers: Count
+    batch: Count
+    parameters: Count
     metric: str
     higher_is_better: bool
 
@@ -58,18 +60,18 @@ class Header(Setting):
     family: str
     note: str
     seed: int
-    steps: int
-    lr: float
+    steps: Count
+    lr: Amount
     optimizer: str
     versions: dict[str, str]
     kernels: str
     machine: str
-    started: str
+    started: Time
     version: int = VERSION
     warning: str = ""
     """What whoever uses the technique must beware of."""
-    momentum: float | None = None
-    eval_every: int | None = None
+    momentum: Amount | None = None
+    eval_every: Count | None = None
     size: str = "default"
     device: str = "cpu"
     commit: str | None = None
@@ -82,14 +84,14 @@ class Header(Setting):
 class Step:
     """One training step of worker 0; `tx` and `rx` are the interface's bytes, the others the meter's."""
 
-    step: int
-    seconds: float
+    step: Ordinal
+    seconds: Amount
     loss: float | None
-    phases: dict[str, float]
-    tx: int | None = None
-    rx: int | None = None
-    sent: int | None = None
-    received: int | None = None
+    phases: dict[str, Amount]
+    tx: Count | None = None
+    rx: Count | None = None
+    sent: Count | None = None
+    received: Count | None = None
     readings: dict[str, float] = field(default_factory=dict)
 
 
@@ -100,11 +102,11 @@ class Eval:
     Of gossip it is that of the workers' mean, and `consensus` says how far apart they were.
     """
 
-    step: int
-    seconds: float
+    step: Count
+    seconds: Amount
     value: float
-    tx: int | None = None
-    sent: int | None = None
+    tx: Count | None = None
+    sent: Count | None = None
     consensus: float | None = None
 
 
@@ -112,7 +114,7 @@ class Eval:
 class End:
     """How a finished run ended."""
 
-    seconds: float
+    seconds: Amount
     checksum: str
     replicas_equal: bool
     consensus: float | None = None
@@ -123,12 +125,19 @@ class Travel:
     """How a layer travels, with about how many numbers, and how many its gradient would be."""
 
     layer: str
-    shape: list[int]
+    shape: Shape
     """Outputs and inputs."""
     way: str
-    numbers: int
-    gradient: int
-    saves: float
+    numbers: Count
+    gradient: Count
+    saves: Amount
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """A line of them."""
+
+    layers: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -168,12 +177,14 @@ class Record:
         kind = line.get("kind")
         if self.header is None:
             self.header = self._checked_header(line, where)
+        elif kind == "header":
+            self._resume(self._checked_header(line, where), where)
         elif kind == "step":
-            self.steps.append(_filled(Step, line, where))
+            _put(self.steps, _filled(Step, line, where))
         elif kind == "eval":
-            self.evals.append(_filled(Eval, _valued(line, self.header.metric), where))
+            _put(self.evals, _filled(Eval, _valued(line, self.header.metric), where))
         elif kind == "layers":
-            self.layers += [_filled(Travel, layer, where) for layer in line.get("layers", [])]
+            self.layers += [_filled(Travel, layer, where) for layer in _filled(_Layers, line, where).layers]
         elif kind == "end":
             self.end = _filled(End, line, where)
 
@@ -186,6 +197,13 @@ class Record:
                 f"{self.path} has record version {header.version}, not {VERSION}; update laconic"
             )
         return header
+
+    def _resume(self, header: Header, where: str) -> None:
+        """The run was resumed: how it ended and how layers travel will be said again."""
+        assert self.header is not None
+        if _of_one_run(header) != _of_one_run(self.header):
+            raise _not_ours(where, "is the header of another run than line 1; a file has one run")
+        self.layers, self.end = [], None
 
     def run(self) -> Run:
         """The run, as far as it got."""
@@ -249,28 +267,22 @@ def find(paths: Iterable[Path]) -> list[Run]:
         names = ", ".join(map(str, given))
         raise ValueError(f"no *.jsonl file in {names or 'an empty list of paths'}; name run records")
     files = {file.resolve(): file for file in found}.values()
-    runs = [run for file in files for run in (_packed(file) if file.name.endswith(PACKED) else [read(file)])]
+    runs = [run for file in files for run in _runs(file)]
     return list({repr((run.header, run.end or run.path)): run for run in reversed(runs)}.values())[::-1]
 
 
-def _packed(path: Path) -> list[Run]:
-    """The runs that `packs.write` put into the file."""
-    try:
-        with tarfile.open(path) as pack:
-            contents = {entry.name: pack.extractfile(entry) for entry in pack if entry.isfile()}
-            texts = {path / name: file.read().decode() for name, file in contents.items() if file is not None}
-    except (tarfile.TarError, UnicodeDecodeError, EOFError, lzma.LZMAError) as error:
-        raise ValueError(
-            f"{path} is no pack of records ({error}); give one that laconic pack wrote"
-        ) from None
-    return [_run(name, text) for name, text in texts.items()]
+def _runs(path: Path) -> list[Run]:
+    """The run that is in the file, or those that are in the pack."""
+    if not path.name.endswith(PACKED):
+        return [read(path)]
+    return [_run(name, text) for name, text in unpacking.texts(path).items()]
 
 
 def _object(text: str) -> Line | None:
     """The JSON object written in the text, or None."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -286,11 +298,24 @@ def _valued(line: Line, metric: str) -> Line:
 
 def _filled(kind: type[Item], line: Line, where: str) -> Item:
     """The line as a value of this kind; what the kind does not know is left out."""
-    known = {name: line[name] for name in kind.__dataclass_fields__ if name in line}  # type: ignore[attr-defined]
     try:
-        return kind(**known)
+        return typed.filled(kind, line)
     except TypeError as error:
         raise _not_ours(where, f"says too little ({error})") from None
+    except ValueError as error:
+        raise _not_ours(where, str(error)) from None
+
+
+def _put(known: list[Moment], new: Moment) -> None:
+    """The new step or evaluation comes after all that were before it; a resumed run takes some of them again."""
+    while known and known[-1].step >= new.step:
+        known.pop()
+    known.append(new)
+
+
+def _of_one_run(header: Header) -> Header:
+    """What does not change when a run is resumed elsewhere, or later."""
+    return replace(header, versions={}, kernels="", machine="", started="", commit=None, note="")
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

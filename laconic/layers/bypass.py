@@ -12,10 +12,11 @@ result overwrites them.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from laconic.layers.hooks import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,27 +36,21 @@ class Bypass:
         """Whether a weight gets zeros, and nothing only where its layer was not used."""
         self._aside: dict[nn.Module, nn.Parameter] = {}
         self._handles = [
-            ddp.register_forward_pre_hook(self._begin),
-            ddp.register_forward_hook(self._end, always_call=True),
+            ddp.register_forward_pre_hook(Hook(self._begin)),
+            ddp.register_forward_hook(Hook(self._end), always_call=True),
         ]
         self._spared: list[Any] = []
-        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet([ddp])
-
-    def __deepcopy__(self, _memo: object) -> Bypass:
-        return self  # a copy of a model has these hooks as well, but its modules are not known here
 
     def spare(self, modules: Iterable[nn.Module]) -> None:
         """The weights of these modules, and of no others, need no gradient of their own."""
-        spared = list(modules)
-        self._known.update(spared)
         for handle in self._spared:
             handle.remove()
         self._spared = [
             handle
-            for module in spared
+            for module in modules
             for handle in (
-                module.register_forward_pre_hook(self._detach),
-                module.register_forward_hook(self._restore, prepend=True, always_call=True),
+                module.register_forward_pre_hook(Hook(self._detach)),
+                module.register_forward_hook(Hook(self._restore), prepend=True, always_call=True),
             )
         ]
 
@@ -65,8 +60,7 @@ class Bypass:
             handle.remove()
 
     def _begin(self, ddp: nn.Module, _arguments: tuple[Any, ...]) -> None:
-        exchanged = bool(ddp.require_backward_grad_sync) and torch.is_grad_enabled()
-        self._exchanged = exchanged and ddp in self._known
+        self._exchanged = bool(ddp.require_backward_grad_sync) and torch.is_grad_enabled()
 
     def _end(self, _ddp: nn.Module, _arguments: tuple[Any, ...], output: object) -> None:
         self.prepared |= self._exchanged and output is not None  # none is there where forward failed
@@ -78,7 +72,7 @@ class Bypass:
         weight = module._parameters["weight"]
         if not self._exchanged or torch.compiler.is_compiling() or not arguments or weight is None:
             return None
-        if module not in self._known or _saves_elsewhere():
+        if _saves_elsewhere():
             return None
         if not (arguments[0].requires_grad and weight.requires_grad):
             return None  # it would get a gradient that nobody wants

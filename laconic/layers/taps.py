@@ -13,7 +13,6 @@ cleared without having been exchanged.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +21,7 @@ from torch import nn
 
 from laconic.core import streams
 from laconic.layers.bypass import is_beside
+from laconic.layers.hooks import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,17 +71,13 @@ class Taps:
         """Of the coarsest type in which deltas came back."""
         self._done: set[str] = set()
         tapped = {**modules, **(watched or {})}
-        self._modules = weakref.WeakSet(module for shared in tapped.values() for module in shared)
         self._handles = [
-            module.register_forward_hook(functools.partial(self._called, name), with_kwargs=True)
+            module.register_forward_hook(Hook(functools.partial(self._called, name)), with_kwargs=True)
             for name, shared in tapped.items()
             for module in shared
         ]
         self._always_watched = self._watched = frozenset(watched or ())
         self._summed: frozenset[str] = frozenset()
-
-    def __deepcopy__(self, _memo: object) -> Taps:
-        return self  # a copy of a model has these hooks as well, but its modules are not known here
 
     def narrow(self, watched: Iterable[str] = (), summed: Iterable[str] = ()) -> None:
         """Of these layers nothing is kept from now on, or the sum of deltas alone, as one row; of others, rows."""
@@ -144,7 +140,7 @@ class Taps:
         named: Mapping[str, torch.Tensor],
         output: torch.Tensor,
     ) -> None:
-        if output.requires_grad and module in self._modules:
+        if output.requires_grad:
             (inputs,) = (*arguments, *named.values())
             if not inputs.requires_grad:
                 self.fed.add(name)

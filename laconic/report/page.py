@@ -178,7 +178,7 @@ def _check_table(checks: Sequence[Check]) -> str:
         return ""
     titles = ("Check", "Projected", "Measured", "Projected / measured")
     lines = [
-        f'<th scope="row">{escape(check.label)}, seed {check.seed}</th><td>{seconds_text(check.projected)}</td>'
+        f'<th scope="row">{escape(f"{check.label}, seed {check.seed}")}</th><td>{seconds_text(check.projected)}</td>'
         f"<td>{seconds_text(check.measured)}</td><td>{check.ratio:.2f}</td>"
         for check in checks
     ]

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laconic.core import streams
 from laconic.core.technique import Bucket
+from laconic.sources import wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -208,6 +209,7 @@ def _slot(ddp: DistributedDataParallel) -> Slot:
 def unwrapped(model: nn.Module) -> DistributedDataParallel:
     """The DDP model, whatever it is compiled into."""
     ddp = getattr(model, "_orig_mod", model)  # torch.compile(ddp)
+    wrappers.refuse(ddp)
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
             f"{type(model).__name__} is not a DistributedDataParallel model; wrap it in one first"

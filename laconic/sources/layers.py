@@ -278,6 +278,8 @@ class SharedLayers:
     def _end_step(self) -> list[Result]:
         """A future that the step's memory is committed, if one has begun."""
         ended = self._reducer.end_step()
+        if self._step.asked and self.choices is not None:
+            self._spare()
         self._counted, self._bypass.prepared = True, False
         self._order.end_step(steady=max(self._step.turns.values(), default=1) == 1)
         self._step = _Step()
@@ -312,14 +314,16 @@ class SharedLayers:
             self._choice(layer, rows, bool(fed))
             for layer, (rows, fed) in zip(self._layers, found, strict=True)
         ]
-        self._spare()
 
     def _choice(self, layer: Layer, rows: int, fed: bool) -> Choice:
         choice = self._technique.choose(layer, rows, dist.get_world_size(self._group))
         return choice._replace(way="dense") if self._technique.skip_inputs and fed else choice
 
     def _spare(self) -> None:
-        """Nothing is computed or kept from now on that nobody needs."""
+        """Nothing is computed or kept from now on that nobody needs.
+
+        Not in the middle of a step: what one backward of it has kept, others add to.
+        """
         sharing = self._sharing()
         formed = [layer for layer in sharing if self._scheme.forms(layer)]
         self._spared = frozenset(layer for layer in sharing if layer not in formed)

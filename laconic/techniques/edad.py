@@ -26,7 +26,6 @@ S workers, N rows each, h_l inputs of layer l, h_in of the first, h_out outputs 
 from __future__ import annotations
 
 import functools
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -37,6 +36,7 @@ from torch.nn import functional
 from laconic.core.place import Messages
 from laconic.core.technique import Setting
 from laconic.layers.catalog import Layer
+from laconic.layers.hooks import Hook
 from laconic.layers.products import Product
 from laconic.layers.taps import Rows, Taps
 from laconic.techniques.dad import DAD, layers_of
@@ -187,12 +187,11 @@ class ChainTaps(Taps):
     def __init__(self, chain: Chain) -> None:
         super().__init__({chain.name: [chain.links[-1].module]})
         self._given: tuple[Tensor, ...] = ()
-        self._first = weakref.ref(chain.links[0].module)
-        self._handles.append(chain.links[0].module.register_forward_pre_hook(self._enter, with_kwargs=True))
+        begins = Hook(self._enter)
+        self._handles.append(chain.links[0].module.register_forward_pre_hook(begins, with_kwargs=True))
 
-    def _enter(self, module: nn.Module, arguments: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
-        if module is self._first():
-            self._given = (*arguments, *named.values())
+    def _enter(self, _module: nn.Module, arguments: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        self._given = (*arguments, *named.values())
 
     def _called(
         self,
@@ -202,8 +201,6 @@ class ChainTaps(Taps):
         _named: Mapping[str, Tensor],
         output: Tensor,
     ) -> None:
-        if module not in self._modules:
-            return
         given, self._given = self._given, ()
         if output.requires_grad and not given:
             raise RuntimeError(f"the end of {name} was called without its beginning; EDAD needs all of it")

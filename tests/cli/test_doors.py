@@ -41,6 +41,15 @@ def test_an_installed_package_finds_the_clone_that_it_is_started_in(monkeypatch,
     assert capsys.readouterr().out.split()[0] == str(out)
 
 
+def test_nothing_but_benchmarks_is_imported_from_a_clone(monkeypatch):
+    clone = str(Path(__file__).parents[2])
+    before = [path for path in sys.path if path not in ("", clone)]
+    monkeypatch.setattr(sys, "path", [*before])
+    with pytest.raises(SystemExit):
+        main.main(["bench", "--help"])
+    assert sys.path == before
+
+
 def test_help_is_that_of_the_program_behind_the_door(capsys):
     with pytest.raises(SystemExit) as ended:
         main.main(["results", "--help"])

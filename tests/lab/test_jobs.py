@@ -130,11 +130,20 @@ def test_workers_average_over_their_links(worker: Path, tmp_path: Path) -> None:
         assert sorted((tmp_path / "logs").iterdir()) == job.logs
 
 
-def test_a_module_runs_without_namespaces_in_the_callers_environment(
+def _with_a_torch_of_its_own(directory: Path) -> Path:
+    """A working directory from which nothing should be imported."""
+    directory.mkdir()
+    for name in ("torch", "typing_extensions", "worker"):
+        (directory / f"{name}.py").write_text("raise SystemExit('imported from the working directory')")
+    return directory
+
+
+def test_a_module_runs_without_namespaces_in_the_callers_environment_and_not_from_its_directory(
     tmp_path: Path, worker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DISABLE, "1")
     monkeypatch.setenv("PYTHONPATH", str(worker.parent))
+    monkeypatch.chdir(_with_a_torch_of_its_own(tmp_path / "here"))
     with Lab([None, None]) as lab:
         variables = {"OMP_NUM_THREADS": "2"}
         job = Job(lab, "worker", ["average"], log_directory=tmp_path / "new" / "logs", environment=variables)

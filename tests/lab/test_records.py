@@ -1,12 +1,14 @@
 """Run records are read as they were written, as far as they got, and others are refused in one sentence."""
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
 
 from laconic.lab import records
-from tests.support.recorded import END, HEADER, MIXED, evaluation, header, run, step, write
+from tests.support.recorded import END, HEADER, MIXED, Line, evaluation, header, run, step, write
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -103,6 +105,97 @@ def test_an_unreadable_record_gets_one_sentence(tmp_path: Path, content: str, pr
         records.read(path)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def _fields() -> list[tuple[int, str]]:
+    return [(number, name) for number, line in enumerate(WHOLE) for name in line if name != "kind"]
+
+
+TRAVEL: Line = {
+    "layer": "fc",
+    "shape": [9, 8],
+    "way": "two ways",
+    "numbers": 572,
+    "gradient": 258,
+    "saves": 4.5,
+}
+PHASES = {"compute": 0.1}
+WHOLE: list[Line] = [
+    header(),
+    step(1, phases=PHASES, readings={"rank fc": 2.0}, sent=3, received=3) | {"error": 1.0},
+    evaluation(1, 0.9, 1.0, consensus=1e-4, sent=3) | {"loss": 0.5},
+    {"kind": "layers", "layers": [TRAVEL]},
+    MIXED,
+]
+FREE = {"error"}  # of no meaning to us
+
+
+@pytest.mark.parametrize(("number", "name"), _fields())
+def test_a_value_of_another_type_is_refused_with_its_file_and_line(
+    tmp_path: Path, number: int, name: str
+) -> None:
+    def reading(value: object) -> None:
+        changed = [*WHOLE[:number], WHOLE[number] | {name: value}, *WHOLE[number + 1 :]]
+        records.read(write(tmp_path / "a.jsonl", changed))
+
+    reading(WHOLE[number][name])
+    if name in FREE or (number == 2 and name == "loss"):
+        return
+    is_text = isinstance(WHOLE[number][name], str)
+    for value in ([3], [[1]], {"a": 0, "b": "c"}, 3 if is_text else "<img src=x onerror=alert(1)>"):
+        with pytest.raises(ValueError, match=rf"a\.jsonl, line {number + 1}, has \w+ .*, which is not "):
+            reading(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"shape": [1, 2, 3]}, "has shape [1, 2, 3], which is not two counts"),
+        ({"shape": [1, -2]}, "has shape [1, -2], which is not two counts"),
+        ({"saves": math.inf}, "has saves inf, which is not a number from 0 on"),
+        ({"numbers": True}, "has numbers True, which is not a count"),
+        ({"numbers": 2**63}, "which is not a count"),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(tmp_path: Path, change: Line, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        run(tmp_path / "a.jsonl", {"kind": "layers", "layers": [TRAVEL | change]})
+
+
+def test_a_time_is_one_with_its_zone(tmp_path: Path) -> None:
+    for started in ("yesterday", "2026-11-15T08:00:00"):
+        with pytest.raises(ValueError, match=r"line 1, has started .* which is not a time with its zone"):
+            run(tmp_path / "a.jsonl", started=started)
+
+
+def test_of_what_a_technique_reads_and_learns_not_all_numbers_are_finite(tmp_path: Path) -> None:
+    diverged = step(1, loss=math.nan, readings={"error": math.inf})
+    assert math.isnan(run(tmp_path / "a.jsonl", diverged).steps[0].loss or 0)
+
+
+def test_text_nested_beyond_reason_is_no_json(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [header()])
+    path.write_text(path.read_text() + "[" * 100_000 + "\n" + json.dumps(END))
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 2, is not a JSON object"):
+        records.read(path)
+
+
+def test_a_resumed_run_has_every_step_once(tmp_path: Path) -> None:
+    first = [header(), evaluation(0, 0.1, 0.0), step(1), step(2, 9.0), evaluation(2, 0.5, 9.0), step(3)]
+    later = header(started="2026-11-16T08:00:00+00:00", machine="another")
+    read = run(tmp_path / "a.jsonl", *first[1:], later, step(2, 2.0), evaluation(2, 0.6, 2.0), step(3))
+    assert [(each.step, each.seconds) for each in read.steps] == [(1, 1.0), (2, 2.0), (3, 1.0)]
+    assert [(each.step, each.value) for each in read.evals] == [(0, 0.1), (2, 0.6)]
+    assert read.header.machine == HEADER["machine"]
+
+
+def test_a_run_that_was_resumed_has_not_ended_before_it_does_so_again(tmp_path: Path) -> None:
+    assert records.read(write(tmp_path / "a.jsonl", [header(), step(1), END, header(), step(1)])).end is None
+
+
+def test_two_runs_in_one_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.jsonl, line 3, is the header of another run than line 1"):
+        run(tmp_path / "a.jsonl", step(1), header(lr=0.1))
 
 
 def test_a_growing_record_has_its_complete_lines_once(tmp_path: Path) -> None:

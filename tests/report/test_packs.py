@@ -1,12 +1,15 @@
 """A pack has the records of a directory that pages are made from, in one small file that is always the same."""
 
+import io
 import json
+import lzma
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from laconic.cli import main
-from laconic.lab import records
+from laconic.lab import records, unpacking
 from laconic.report import packs
 from tests.support.evidence import DDP, THC, full, timing, trajectory
 from tests.support.recorded import END, header, step, write
@@ -68,3 +71,29 @@ def test_what_cannot_be_packed_or_read_is_said_in_one_sentence(runs, tmp_path, c
     (tmp_path / "bad.tar.xz").write_text(json.dumps(END))
     assert main.main(["report", str(tmp_path / "bad.tar.xz")]) == 2
     assert "give one that laconic pack wrote" in capsys.readouterr().err
+
+
+def test_a_pack_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    def refusal(content, entry):
+        path = tmp_path / "bomb.tar.xz"
+        with tarfile.open(path, "w:xz") as pack:
+            pack.addfile(entry, io.BytesIO(content))
+        with pytest.raises(ValueError, match=r"bomb\.tar\.xz") as caught:
+            records.find([path])
+        return str(caught.value)
+
+    monkeypatch.setattr(unpacking, "LIMIT", 1 << 20)
+    entry = tarfile.TarInfo("a.jsonl")
+    entry.size = 1 << 21
+    assert "unpacks to more than 1 MiB, as no pack of records does" in refusal(bytes(entry.size), entry)
+    long_name = tarfile.TarInfo("a" * (1 << 21))  # which is no file's content
+    assert "unpacks to more than 1 MiB" in refusal(b"", long_name)
+    holes = tarfile.TarInfo("a.jsonl")
+    holes.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40)}
+    assert "is no pack of records (it has a sparse file)" in refusal(b"", holes)
+
+
+def test_packs_of_this_packages_pages_are_far_from_the_limit():
+    for pack in Path(__file__).parents[2].glob("docs/*.tar.xz"):
+        with lzma.open(pack) as file:
+            assert 20 * sum(map(len, iter(lambda: file.read(1 << 20), b""))) < unpacking.LIMIT

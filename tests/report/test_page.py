@@ -144,7 +144,7 @@ def test_everything_from_a_record_is_escaped(tmp_path: Path) -> None:
     changes = {
         name: evil
         for name, value in HEADER.items()
-        if isinstance(value, str) and name not in ("kind", "metric")
+        if isinstance(value, str) and name not in ("kind", "metric", "started")
     }
     bad = [
         technique(tmp_path / "a.jsonl", 1.0, 1, **changes, versions={evil: evil}),
@@ -152,12 +152,22 @@ def test_everything_from_a_record_is_escaped(tmp_path: Path) -> None:
             tmp_path / "b.jsonl", 1.0, 1, **changes | dict.fromkeys(("label", "technique"), f"2{evil}")
         ),
     ]
+    bad.append(run(tmp_path / "c.jsonl", *_steps_of(evil), **changes | {"spec": "c", "label": f"3{evil}"}))
     plain = [technique(tmp_path / f"{n}.jsonl", 1.0, 1, family="laconic", spec=str(n)) for n in (0, 1)]
+    plain.append(run(tmp_path / "2.jsonl", *_steps_of("fc"), family="laconic", spec="2"))
     page, clean = report.page(bad), report.page(plain)
     assert "<img src=x" not in page
     assert sorted(set(Outline(page).tags)) == sorted(set(Outline(clean).tags))
     assert page.count("</script") == clean.count("</script")
     assert f"2{evil}" in words_of(bad)
+
+
+def _steps_of(name: str) -> list[Line]:
+    """Phases, readings and layers of this name."""
+    travel = {"layer": name, "shape": [9, 8], "way": name, "numbers": 1, "gradient": 2, "saves": 2.0}
+    read = {f"rank {name}": 3.0, name: 1.0}
+    steps = [step(number, phases={name: 0.5, "compute": 0.1}, readings=read) for number in (1, 2)]
+    return [*steps, {"kind": "layers", "layers": [travel]}, evaluation(2, 0.9, 2.0)]
 
 
 def test_a_row_that_read_ranks_has_a_heat_map_under_its_own_label(tmp_path: Path) -> None:

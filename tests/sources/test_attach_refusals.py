@@ -1,11 +1,16 @@
 """What attach refuses, each with one sentence, before any step is taken."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable import replicate
+from torch.distributed._composable.replicate_with_fsdp import replicate as sharded_replicate
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import laconic
@@ -53,6 +58,49 @@ def test_bad_models_are_refused_with_a_sentence():
     assert "parameter 0.weight is torch.float64" in said["double"]
     assert "sparse=False" in said["sparse"]
     assert "is not a technique" in said["class"]
+
+
+def _wrapped():
+    """A model of every kind that is wrapped in something else, by what refuses it."""
+    mesh, linear = init_device_mesh("cpu", (dist.get_world_size(),)), partial(nn.Linear, 4, 4)
+    part = DistributedDataParallel(nn.Sequential(linear(), linear()))
+    fully_shard(part.module[1], mesh=mesh)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a single worker
+        sharded = FullyShardedDataParallel(linear(), device_id=torch.device("cpu"))
+    return {
+        "FullyShardedDataParallel is sharded by FullyShardedDataParallel": sharded,
+        "FSDPLinear is sharded by fully_shard()": fully_shard(linear(), mesh=mesh),
+        "FSDPDistributedDataParallel is sharded by fully_shard()": fully_shard(
+            DistributedDataParallel(linear()), mesh=mesh
+        ),
+        "module.1 is sharded by fully_shard()": part,
+        "DDPLinear is exchanged by replicate()": replicate(linear()),
+        "DDPDistributedDataParallel is exchanged by": replicate(DistributedDataParallel(linear())),
+        "ReplicateLinear is exchanged by replicate(), whose hooks": sharded_replicate(linear(), mesh=mesh),
+        "DataParallel is in DataParallel, one process": nn.DataParallel(linear()),
+        "PipelineEngine is a DeepSpeed engine": _PipelineEngine(),
+    }
+
+
+class _Engine(nn.Module):
+    """What a DeepSpeed engine looks like from outside."""
+
+
+_Engine.__name__, _Engine.__module__ = "DeepSpeedEngine", "deepspeed.runtime.engine"
+_PipelineEngine = type("PipelineEngine", (_Engine,), {"__module__": "deepspeed.runtime.pipe.engine"})
+
+
+def _refused_wrappers():
+    return {said: _message(partial(laconic.attach, model, Dense())) for said, model in _wrapped().items()}
+
+
+def test_each_other_way_to_train_on_several_workers_has_a_sentence_of_its_own():
+    (refusals,) = run(1, _refused_wrappers)
+    for beginning, refusal in refusals.items():
+        assert refusal.startswith(f"TypeError: {beginning}")
+        assert "DistributedDataParallel(model)" in refusal
+        assert "wrap it" not in refusal
 
 
 def test_no_process_group_is_one_sentence():

@@ -1,6 +1,7 @@
 """Whatever a training does around its steps, layers that share have the gradients that plain DDP gives."""
 
 import copy
+import io
 from functools import partial
 
 import pytest
@@ -141,27 +142,44 @@ def test_convolutions_may_lie_in_memory_as_they_like(bucket_view):
                 assert torch.allclose(one, another, atol=1e-4)
 
 
+def _saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {
+    "copied": lambda model: copy.deepcopy(model.module),
+    "saved": lambda model: _saved(model.module),
+    "copied with DDP": lambda model: copy.deepcopy(model).module,
+    "saved with DDP": lambda model: _saved(model).module,
+}
+
+
 def _copied(technique):
-    """A copy, made while attached, has gradients of its own, and its use changes nothing of the original's."""
+    """Copies, made while attached, have gradients of their own, and their use changes nothing of the original's."""
     model = DistributedDataParallel(_perceptron())
     laconic.attach(model, technique)
-    copies = []
     for step in range(STEPS):
         model.zero_grad()
-        copies.append(copy.deepcopy(model.module))
-        copies[-1](_inputs(step)).square().mean().backward()
+        copies = {how: copied(model) for how, copied in COPIES.items()}
+        for each in copies.values():
+            each(_inputs(step)).square().mean().backward()
         _stepped(model, step, _inputs(step))
-    mean = [copies[-1][0].weight.grad.clone(), copies[-1][2].weight.grad.clone()]
-    for gradient in mean:
+    means = {how: [each[n].weight.grad.clone() for n in (0, 2)] for how, each in copies.items()}
+    for gradient in (one for mean in means.values() for one in mean):
         dist.all_reduce(gradient)
-    return [gradient / 2 for gradient in mean], [model.module[n].weight.grad for n in (0, 2)]
+        gradient /= 2
+    return means, [model.module[n].weight.grad for n in (0, 2)]
 
 
 @pytest.mark.parametrize("technique", [DAD(), EDAD(), RankDAD(24, error_feedback=False)], ids=repr)
-def test_a_model_may_be_copied(technique):
-    for expected, found in run(2, _copied, technique):
-        for one, another in zip(expected, found, strict=True):
-            assert torch.allclose(one, another, atol=1e-5)
+def test_a_model_may_be_copied_and_saved_whole(technique):
+    for means, found in run(2, _copied, technique):
+        for how, mean in means.items():
+            for one, another in zip(mean, found, strict=True):
+                assert torch.allclose(one, another, atol=1e-5), how
 
 
 def _transposed():
