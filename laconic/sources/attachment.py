@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from laconic.core.technique import Technique
     from laconic.layers.catalog import Choice
     from laconic.sources.replicas import Replicas
+    from laconic.sources.watch import Watch
 
 
 KEYS = frozenset({"technique", "step", "worker", "workers"})
@@ -73,12 +74,14 @@ class Attachment:
         technique: Technique,
         source: Source,
         engine: Engine,
+        watch: Watch,
         replicas: Replicas | None = None,
         sizes: Mapping[str, int] | None = None,
         detached: Callable[[], None] = lambda: None,
     ) -> None:
         self.technique: Any = technique
         self.source, self.engine = source, engine
+        self._watch = watch
         self._replicas, self._sizes, self._detached = replicas, sizes, detached
         self._close = weakref.finalize(self, engine.closer)
 
@@ -154,6 +157,7 @@ class Attachment:
         if self._close.alive:
             self.land()
             self.source.disconnect()
+            self._watch.stop()
             self._detached()
             self._close()
 
