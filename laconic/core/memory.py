@@ -7,6 +7,9 @@ memory has one value a coordinate; of other slots, the scheme says how many valu
 Every flat tensor exists twice: a step reads the committed one and writes the other. `commit` swaps them, so a
 step with a non-finite result leaves no trace: it is simply not committed. Tallies are small, belong to the worker as
 an aggregator, and add up what a step's pieces say.
+
+Gradients may be those of a loss that was multiplied by a scale, which changes in the course of training. What is kept
+is in the scale of the last step, and `rescale` turns it into another's.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class Memory:
 
     def __init__(self, slots: Mapping[str, Slot], worker: int) -> None:
         self._worker = worker
+        self.scale: float | None = None
+        """Of the gradients by which all this was kept, where it is known."""
         self._slots = {name: slot for name, slot in slots.items() if slot.tally is None}
         self._fades = {name: slot.fades for name, slot in slots.items() if slot.tally is not None}
         self._tallies = {
@@ -96,6 +101,16 @@ class Memory:
         for tally in self._tallies.values():
             tally.new.zero_()
 
+    def rescale(self, scale: float | None) -> None:
+        """What is committed is of gradients with this scale, if it and the one before are known."""
+        if scale and self.scale and scale != self.scale:
+            self._loaded = _copied(self._loaded)  # they are the state's
+            for name in self._names():
+                for slot in self._slots:
+                    if (value := self._value(slot, name)) is not None and len(value):
+                        self._slots[slot].rescale(name, value, scale / self.scale)
+        self.scale = scale or self.scale
+
     def values(self) -> Values:
         """A copy of all that is committed, but for tallies."""
         return {
@@ -123,8 +138,10 @@ class Memory:
         self,
         values: Mapping[str, Mapping[str, torch.Tensor]],
         tallies: Mapping[str, torch.Tensor] | None = None,
+        scale: float | None = None,
     ) -> None:
         """These hold from the next step on, instead of what is here; tallies that are not named begin anew."""
+        self.scale = scale
         self._flat.clear()
         self._home.clear()
         self._written.clear()
@@ -178,6 +195,10 @@ class Memory:
             bucket, spans = self._home[name]
             return self._flat[bucket][slot].old[spans[slot]]
         return self._loaded.get(slot, {}).get(name)
+
+
+def _copied(values: Values) -> Values:
+    return {slot: {name: value.clone() for name, value in own.items()} for slot, own in values.items()}
 
 
 def _check_size(name: str, value: torch.Tensor, needed: int | None) -> None:

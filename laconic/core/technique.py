@@ -104,8 +104,24 @@ class Side(enum.Enum):
     """It lies where messages are combined."""
 
 
+class Scaler(Protocol):
+    """What multiplies a loss before backward, and divides gradients before the optimizer's step."""
+
+    def get_scale(self) -> float:
+        """By how much, in the next step."""
+
+
 Count: TypeAlias = Callable[[str, int, int], int]
 """How many values are kept of a parameter: from its name, its number of coordinates, and which worker keeps them."""
+
+
+Rescale: TypeAlias = Callable[[str, torch.Tensor, float], None]
+"""A parameter's values, by its name, become what they would be of gradients that are so many times as large."""
+
+
+def linear(_name: str, values: torch.Tensor, factor: float) -> None:
+    """What is kept grows as gradients do."""
+    values.mul_(factor)
 
 
 @dataclass(frozen=True)
@@ -115,13 +131,14 @@ class Slot:
     A slot without a count has one value a coordinate, and a turn is given its piece's span. With one, values lie
     parameter by parameter in the bucket's order; a turn is given the whole bucket's, and the turns of a step must
     together write all of it. A tally has a shape of its own and adds up what the pieces of a step say; after each
-    step `fades` of the old numbers is left.
+    step `fades` of the old numbers is left, whatever unit gradients are in.
     """
 
     side: Side = Side.WORKER
     count: Count | None = None
     tally: tuple[int, ...] | None = None
     fades: float = 1.0
+    rescale: Rescale = linear
 
 
 class Cell(NamedTuple):
@@ -150,6 +167,8 @@ class Turn:
     worker: int
     memory: Mapping[str, Cell] = field(default_factory=dict)
     """The worker's."""
+    scale: float = 1.0
+    """By which the gradients are multiplied, and the result is to be: the loss's scale, where it is known."""
     agreed: torch.Tensor | None = None
     """What the workers agreed on, for a scheme that surveys them."""
     readings: dict[str, Reading] = field(default_factory=dict)
@@ -165,6 +184,7 @@ class Desk:
     shard: int
     memory: Mapping[str, Cell] = field(default_factory=dict)
     """The aggregator's."""
+    scale: float = 1.0
     readings: dict[str, Reading] = field(default_factory=dict)
 
 
@@ -187,11 +207,18 @@ class Scheme(abc.ABC):
     workers: int
     surveys: ClassVar[bool] = False
     """Whether workers agree on some numbers before they encode."""
+    directs: ClassVar[bool] = False
+    """Whether the result is a direction, which is no longer one when something multiplies it."""
 
     @property
     def memory(self) -> Mapping[str, Slot]:
         """What is remembered, by name."""
         return {}
+
+    @property
+    def has_units(self) -> bool:
+        """Whether it matters by what the loss was multiplied."""
+        return bool(self.memory)
 
     @property
     def routes(self) -> tuple[Route, ...]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from laconic.core import streams
 from laconic.core.meter import Meter, Stats
 from laconic.core.place import Label, Place, Seat, Traffic, Way
-from laconic.core.technique import Bucket, Setting
+from laconic.core.technique import Bucket, Scaler, Setting
 from laconic.engine.alarm import LinkError, Quiet
 from laconic.engine.mixer import Mixer
 from laconic.engine.reducer import Reducer
@@ -74,6 +74,15 @@ class Gossiper:
         self._reported = self.meter.stats()
         if not self.gossips:
             warnings.warn(_alone(self.seat.workers), stacklevel=5)  # at the line that attaches
+
+    @property
+    def directs(self) -> bool:
+        """Whether gradients of groups are directions."""
+        return self._inner is not None and self._inner.directs
+
+    def scaled(self, scaler: Scaler | None) -> None:
+        """A scaler at work cannot be served."""
+        refuse(scaler)
 
     def reduce(self, grad: torch.Tensor, bucket: Bucket, last: bool) -> torch.futures.Future[torch.Tensor]:
         """A future of the bucket's gradients as the worker's group has them."""
@@ -220,6 +229,15 @@ class Gossiper:
             for listener in self.listeners:
                 listener(self.step - 1, stats.since(self._reported))
             self._reported = stats
+
+
+def refuse(scaler: Scaler | None) -> None:
+    """There is none, or it is switched off."""
+    if scaler is not None and getattr(scaler, "is_enabled", lambda: True)():
+        raise ValueError(
+            "Crossover's workers share no gradients, so a GradScaler may skip a step on one of them alone, and peers "
+            "would wait for it; use bfloat16, which needs no scaler, or float32"
+        )
 
 
 def _within(

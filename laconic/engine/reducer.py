@@ -8,6 +8,7 @@ committed only if every result is finite; results are the same on all workers, s
 from __future__ import annotations
 
 import functools
+import math
 import traceback
 import warnings
 from collections import defaultdict
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from laconic.core import streams
+from laconic.core import checks, streams
 from laconic.core.memory import Memory
 from laconic.core.meter import Meter, Stats
-from laconic.core.technique import Bucket, Desk, Piece, Reading, Scheme, Turn
+from laconic.core.technique import Bucket, Desk, Piece, Reading, Scaler, Scheme, Turn
 from laconic.engine.alarm import PeerError, Quiet
 from laconic.engine.journey import Load, Vehicle
 from laconic.engine.lane import Lane, lane_for
@@ -46,6 +47,7 @@ class _Step:
     """Journeys are counted by the thread that submits them and by the lane, each its own count: no lock is needed."""
 
     number: int
+    scale: float = 1.0
     submitted: int = 0
     finished: int = 0
     closed: float | torch.cuda.Event | None = None
@@ -107,6 +109,7 @@ class Reducer:
         self._vehicle = Vehicle(scheme, post, self.meter, device, measures)
         self._reported = Stats()
         self._current: _Step | None = None
+        self._scaler: Scaler | None = None
         self._begun = self._loaded = False
         self._lane = lane_for(post, device, self.meter, self.alarm)
 
@@ -120,6 +123,22 @@ class Reducer:
         self._vehicle = replace(self._vehicle, scheme=scheme)
         self.memory.rebind(scheme.memory)
         self._cuts.clear()
+
+    @property
+    def directs(self) -> bool:
+        """Whether results are directions."""
+        return self.scheme.directs
+
+    def scaled(self, scaler: Scaler | None) -> None:
+        """Gradients are those of a loss that `scaler` multiplies, if any does, as in the last step."""
+        if scaler is None and self.scheme.has_units:
+            raise RuntimeError(
+                "a GradScaler took the steps before this one, and what is remembered is in its scale; to go on "
+                "without it, attach again and load the state_dict() from before this step"
+            )
+        if scaler is not self._scaler:
+            self._scaler = scaler
+            self.memory.scale = scaler.get_scale() if scaler is not None else None
 
     def reduce(self, grad: torch.Tensor, bucket: Bucket, last: bool) -> torch.futures.Future[torch.Tensor]:
         """A future of `grad`, which will then hold the scheme's result for all workers.
@@ -180,11 +199,15 @@ class Reducer:
         return None if self.error is None else self._explain(self.error)
 
     def state(self) -> dict[str, Any]:
-        """What is remembered; only the same worker of as many can go on with it."""
-        return {"memory": self.memory.values(), "tallies": self.memory.tallies()}
+        """What is remembered, of a loss that nothing multiplies; only the same worker of as many can go on."""
+        memory = self.memory
+        memory.rescale(1.0)
+        return {"memory": memory.values(), "tallies": memory.tallies(), "scale": 1.0}
 
     def check(self, state: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """`state` is of a model with parameters of these sizes."""
+        if (scale := state.get("scale")) is not None and not 0 < checks.number("scale", scale) < math.inf:
+            raise ValueError(f"the checkpoint's scale is {scale}; load one that Laconic saved")
         theirs = replace(self.scheme, workers=state["workers"])  # type: ignore[type-var]  # a dataclass
         Memory(theirs.memory, state["worker"]).check(state["memory"], sizes)
 
@@ -192,7 +215,7 @@ class Reducer:
         """The run goes on where `state` was taken; memory of another worker is dropped with a warning."""
         self.step, self._loaded = state["step"], True
         if (state["worker"], state["workers"]) == self.seat:
-            self.memory.load(state["memory"], state.get("tallies"))
+            self.memory.load(state["memory"], state.get("tallies"), state.get("scale"))
             return
         if any(state["memory"].values()) or state.get("tallies"):
             warnings.warn(
@@ -217,9 +240,15 @@ class Reducer:
             self._begun = True
             self.step = self._agreed_step()
         if self._current is None:
-            self._current = _Step(self.step)
+            self._current = _Step(self.step, self._settle())
             self.alarm.step = self.step
         return self._current
+
+    def _settle(self) -> float:
+        """The scale of gradients from now on, which is also that of what is remembered."""
+        scale = self._scaler.get_scale() if self._scaler and self.scheme.has_units else None
+        self.memory.rescale(scale)
+        return scale or 1.0
 
     def _agreed_step(self) -> int:
         """Where all who go on from a state go on.
@@ -237,8 +266,9 @@ class Reducer:
 
     def _load(self, kind: type[Turn], piece: Piece, memory: Mapping[str, Any], grad: torch.Tensor) -> Load:
         own, theirs = self.memory.part(memory, piece)
-        number, worker = self._now().number, self.seat.worker
-        return Load(kind(piece, number, worker, own), Desk(piece, number, worker, theirs), grad)
+        step, worker = self._now(), self.seat.worker
+        turn = kind(piece, step.number, worker, own, scale=step.scale)
+        return Load(turn, Desk(piece, step.number, worker, theirs, scale=step.scale), grad)
 
     def _submit(
         self, journeys: Sequence[Sequence[Load]], bucket: torch.Tensor | None, step: _Step, last: bool

@@ -12,7 +12,8 @@ x' is what the receiver itself has sent, as its own receiver has it, and it chan
 q is as small as it may be: a block's numbers must not be farther from a peer's than 127 quanta. How far they are is
 known from the last mixing, and from how far the block has moved since; the range is `SAFETY` times the larger. If a
 difference comes out near its end, as most do that are beyond it, the block is left as it is, and has a wider range
-from there on. Nothing is known before the first mixing, which travels as float32.
+from there on. Left as it is, too, is a block whose quantum is no number above zero, such as one of a worker whose
+parameters are none. Nothing is known before the first mixing, which travels as float32.
 """
 
 from __future__ import annotations
@@ -68,9 +69,7 @@ class Modular:
         before.copy_(values)
         known = torch.maximum(self.apart[span], moved)
         quanta = torch.maximum(known * (SAFETY / 127), EXACT * largest(values))
-        quanta = torch.where(
-            quanta == 0, torch.ones_like(quanta), quanta
-        )  # what is no number stays one for peers
+        quanta = torch.where(quanta == 0, torch.ones_like(quanta), quanta)
         whole = (values / quanta).round_()
         return Coded(_low_byte(whole), quanta), whole.mul_(quanta)
 
@@ -79,15 +78,18 @@ class Modular:
 
         `sent` are these blocks as receivers have them.
         """
-        own = (sent / heard.quanta).round_()
+        sound = (heard.quanta > 0) & heard.quanta.isfinite()
+        quanta = torch.where(sound, heard.quanta, 1.0)
+        own = (sent / quanta).round_()
         ahead = heard.codes.sub(_low_byte(own))  # wraps around
         low, high = torch.aminmax(ahead, dim=1, keepdim=True)
         farthest = torch.maximum(-low.to(torch.int16), high.to(torch.int16))
-        readable = farthest <= NEAR
-        seen = farthest * heard.quanta
-        self.apart[span] = torch.where(readable, seen, 2 * torch.maximum(self.apart[span], seen))
-        change = own.add_(ahead).mul_(heard.quanta).sub_(sent).mul_(0.5)
-        return change.mul_(readable), readable
+        change = own.add_(ahead).mul_(quanta).sub_(sent).mul_(0.5)
+        readable = sound & (farthest <= NEAR) & largest(change).isfinite()
+        seen, apart = farthest * quanta, self.apart[span]
+        wider = torch.where(sound, 2 * torch.maximum(apart, seen), apart)
+        self.apart[span] = torch.where(readable, seen, wider)
+        return torch.where(readable, change, 0.0), readable
 
 
 def largest(blocks: Tensor) -> Tensor:

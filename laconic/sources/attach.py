@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import nn
 
 from laconic.core.place import Place, Traffic
-from laconic.core.technique import Bucket, Scheme, Setting, Technique
+from laconic.core.technique import Bucket, Scaler, Scheme, Setting, Technique
 from laconic.engine.alarm import PATIENCE, Alarm
+from laconic.engine.gossiper import refuse
 from laconic.engine.reducer import WIRE, Reducer
 from laconic.layers.loads import LayerSetting
 from laconic.places.peers import Peers
@@ -27,6 +28,7 @@ from laconic.sources.explain import shareable
 from laconic.sources.gossip import Gossip
 from laconic.sources.layers import SharedLayers
 from laconic.sources.replicas import Replicas
+from laconic.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,20 +43,25 @@ def attach(
     place: Place = Peers(),
     measure_error: bool = False,
     optimizer: torch.optim.Optimizer | None = None,
+    scaler: Scaler | None = None,
     patience: float = PATIENCE,
 ) -> Attachment:
     """From the next backward on, the workers of `model`, a DDP model, exchange gradients by `technique`.
 
     `place` is where their messages meet. `measure_error` sums the exact gradients too and reports each result's error
     against their mean: good for a study, and as slow as no compression. `optimizer` is needed by Crossover, which
-    mixes parameters after its step. A worker of whom nothing was heard for `patience` seconds is gone.
+    mixes parameters after its step. `scaler` multiplies the loss: a `GradScaler` is noticed at the first step that it
+    takes, but one of your own, or one in a compiled step, must be given. It needs a `get_scale()`. A worker of whom
+    nothing was heard for `patience` seconds is gone.
     """
     ddp = unwrapped(model)
     alarm = Alarm(ddp.process_group, patience)
     with alarm.telling():
         check(technique, place)
         slot = free_slot(ddp)
-        request = _Request(ddp, technique, place, measure_error, optimizer, trained(ddp), named(ddp), alarm)
+        request = _Request(
+            ddp, technique, place, measure_error, optimizer, scaler, trained(ddp), named(ddp), alarm
+        )
         slot.attachment = _CONNECT[technique.reads](request, slot.clear)
     return slot.attachment
 
@@ -67,6 +74,7 @@ class _Request(NamedTuple):
     place: Place
     measures: bool
     optimizer: torch.optim.Optimizer | None
+    scaler: Scaler | None
     trained: Mapping[str, nn.Parameter]
     named: Mapping[str, nn.Parameter]
     """One frozen after DDP was built still lies in its buckets."""
@@ -91,6 +99,7 @@ class _Request(NamedTuple):
     def compare(self, technique: Technique, more: str = "") -> None:
         """All workers asked for the same, for the same model."""
         shapes = [(name, tuple(value.shape), str(value.dtype)) for name, value in self.trained.items()]
+        more += " with a scaler" if self.scaler is not None else ""
         compare(self.alarm, f"{technique!r} at {self.place!r}{more}", shapes)
 
     def reducer(self, scheme: Scheme) -> Reducer:
@@ -105,7 +114,11 @@ class _Request(NamedTuple):
         """Of the source and the engine."""
         replicas = Replicas(self.ddp, list(self.trained.values()))
         sizes = {name: parameter.numel() for name, parameter in self.named.items()}
-        return Attachment(technique, source, engine, replicas, sizes, detached)
+        if self.scaler is not None:
+            engine.scaled(self.scaler)
+        ids = frozenset(map(id, self.named.values()))
+        watch = Watch(engine, lambda parameter: id(parameter) in ids)
+        return Attachment(technique, source, engine, watch, replicas, sizes, detached)
 
 
 def _connect_gradients(request: _Request, detached: Callable[[], None]) -> Attachment:
@@ -132,6 +145,7 @@ def _connect_parameters(request: _Request, detached: Callable[[], None]) -> Atta
         )
     if request.measures:
         raise ValueError("Crossover exchanges no gradients, so there is no error of theirs to measure")
+    refuse(request.scaler)
     stepped = {id(value) for group in optimizer.param_groups for value in group["params"]}
     for name, parameter in request.trained.items():
         if id(parameter) not in stepped:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from laconic.engine.alarm import Quiet
     from laconic.layers.catalog import Choice
     from laconic.sources.replicas import Replicas
+    from laconic.sources.watch import Watch
 
 
 KEYS = frozenset({"technique", "step", "worker", "workers"})
@@ -80,12 +81,14 @@ class Attachment:
         technique: Technique,
         source: Source,
         engine: Engine,
+        watch: Watch,
         replicas: Replicas | None = None,
         sizes: Mapping[str, int] | None = None,
         detached: Callable[[], None] = lambda: None,
     ) -> None:
         self.technique: Any = technique
         self.source, self.engine = source, engine
+        self._watch = watch
         self._replicas, self._sizes, self._detached = replicas, sizes, detached
         self._close = weakref.finalize(self, _close, os.getpid(), engine.alarm, engine.closer)
 
@@ -172,6 +175,7 @@ class Attachment:
             if self.engine.error is None:
                 self.land()
             self.source.disconnect()
+            self._watch.stop()
             self._detached()
             self._close()
 

@@ -19,13 +19,14 @@ import torch.distributed as dist
 
 from laconic.core.meter import Stats
 from laconic.core.place import Place, Traffic
-from laconic.core.technique import Setting
+from laconic.core.technique import Scaler, Setting
 from laconic.engine.alarm import PATIENCE, Alarm
 from laconic.engine.reducer import Reducer
 from laconic.places.peers import Peers
 from laconic.sources.attach import check, compare
 from laconic.sources.attachment import Attachment
 from laconic.sources.ddp import Buckets
+from laconic.sources.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 class Hook:
     """`technique`, one for gradients, as a callable `(state, bucket) -> Future`; it opens at the first bucket.
 
-    Give `process_group` where the DDP model has one of its own: a hook is not told. `patience` is as of `attach`.
+    Give `process_group` where the DDP model has one of its own: a hook is not told. `scaler` and `patience` are as
+    in `attach`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Hook:
         technique: Technique,
         process_group: dist.ProcessGroup | None = None,
         place: Place = Peers(),
+        scaler: Scaler | None = None,
         patience: float = PATIENCE,
     ) -> None:
         if getattr(technique, "reads", "gradients") != "gradients":
@@ -54,7 +57,7 @@ class Hook:
             )
         self.__name__ = self.__qualname__ = "laconic"  # DDP reads both
         self.technique, self.place = technique, place
-        self._group, self._patience = process_group, patience
+        self._group, self._scaler, self._patience = process_group, scaler, patience
         self._attachment: Attachment | None = None
         self._numbers: dict[int, str] = {}
         self._loaded: Mapping[str, Any] | None = None
@@ -85,14 +88,18 @@ class Hook:
         check(self.technique, self.place)
         group = self._group or dist.group.WORLD
         assert group is not None
+        more = " with a scaler" if self._scaler is not None else ""
         alarm = Alarm(group, self._patience)
         with alarm.telling():
             scheme = self.technique.bind(Setting(dist.get_world_size(group), self.place.offers))
             self.technique = scheme.technique
-            compare(alarm, f"{self.technique!r} at {self.place!r}")
+            compare(alarm, f"{self.technique!r} at {self.place!r}{more}")
             post = self.place.open(group, device, Traffic(scheme.routes, scheme.surveys))
             reducer = Reducer(scheme, post, device, alarm=alarm)
-            attachment = Attachment(self.technique, Buckets(reducer, self._name), reducer)
+            if self._scaler is not None:
+                reducer.scaled(self._scaler)
+            watch = Watch(reducer, lambda parameter: id(parameter) in self._numbers)
+            attachment = Attachment(self.technique, Buckets(reducer, self._name), reducer, watch)
             if self._loaded:
                 attachment.load_state_dict(self._loaded)
         return attachment

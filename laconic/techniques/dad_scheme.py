@@ -70,8 +70,8 @@ class DADScheme(Scheme):
         def reply_residual(name: str, numel: int, worker: int) -> int:
             return self._residuals(name, numel, worker) if owners.get(name) == worker else 0
 
-        own = {"residual": Slot(count=self._residuals)}
-        replies = {"reply residual": Slot(Side.AGGREGATOR, reply_residual)}
+        own = {"residual": Slot(count=self._residuals, rescale=self._rescale)}
+        replies = {"reply residual": Slot(Side.AGGREGATOR, reply_residual, rescale=self._rescale)}
         return own | replies if self.factored.two_way else own
 
     @property
@@ -85,6 +85,12 @@ class DADScheme(Scheme):
         if name not in self.formed:
             return 0
         return numel if self.formed[name] else KEEP * self.layers[name].width
+
+    def _rescale(self, name: str, values: torch.Tensor, factor: float) -> None:
+        """A residual becomes so many times itself; of factors, those of deltas do."""
+        layer = self.layers[name]
+        columns = values if self.formed[name] else values.view(KEEP, layer.width)[:, : layer.outputs]
+        columns.mul_(factor)
 
     @functools.cached_property
     def formed(self) -> Mapping[str, bool]:

@@ -18,6 +18,7 @@ whatever DDP's buckets are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -108,12 +109,21 @@ class GenNormScheme(Scheme):
             ),
         }
         shapes = {
-            "shapes": Slot(count=lambda name, numel, _: KEPT * len(slices.slices(name, numel, workers))),
+            "shapes": Slot(
+                count=lambda name, numel, _: KEPT * len(slices.slices(name, numel, workers)), rescale=_wider
+            ),
             "reply shapes": Slot(
-                Side.AGGREGATOR, lambda name, numel, worker: KEPT * slices.noted(name, numel, worker, workers)
+                Side.AGGREGATOR,
+                lambda name, numel, worker: KEPT * slices.noted(name, numel, worker, workers),
+                rescale=_wider,
             ),
         }
         return (residuals if self.technique.memory else {}) | (shapes if self.technique.refit > 1 else {})
+
+    @property
+    def has_units(self) -> bool:
+        """Residuals and shapes have, and so has a scale that is given."""
+        return bool(self.memory) or self.technique.scale != "fitted"
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -129,7 +139,7 @@ class GenNormScheme(Scheme):
         """All levels as they are, and what is said of each part."""
         assert isinstance(piece, SlicePiece)
         parts = max(len(piece.parts(worker)) for worker in range(piece.shards))
-        return self._leveling.longest(parts, piece.width)
+        return Leveling(self.technique.format, self.technique.coder).longest(parts, piece.width)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """The levels of every shard."""
@@ -164,10 +174,9 @@ class GenNormScheme(Scheme):
             grad.fill_(torch.nan)
         turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), piece.numel)
 
-    @property
-    def _leveling(self) -> Leveling:
+    def _leveling(self, turn: Turn | Desk) -> Leveling:
         technique = self.technique
-        scale = None if isinstance(technique.scale, str) else technique.scale
+        scale = None if isinstance(technique.scale, str) else technique.scale / turn.scale
         return Leveling(technique.format, technique.coder, scale)
 
     def _write(
@@ -183,6 +192,7 @@ class GenNormScheme(Scheme):
         shapes = self._shapes(turn, values, residual, chart, notes)
         if shapes is None:
             return [coding.lost()] * len(charts)
+        leveling = self._leveling(turn)
         symbols = torch.empty(int(chart[:, 1].sum()), dtype=torch.uint8, pin_memory=values.is_cuda)
         counts = torch.empty(len(chart), 1 << 8, dtype=torch.int32)
         finite = kernels.gennorm_quantize(
@@ -190,7 +200,7 @@ class GenNormScheme(Scheme):
             residual.old,
             self.technique.memory,
             chart,
-            self._leveling.scales(shapes),
+            leveling.scales(shapes),
             self.technique.format,
             residual.new,
             symbols,
@@ -198,7 +208,7 @@ class GenNormScheme(Scheme):
         )
         if not finite:
             return [coding.lost()] * len(charts)
-        return _sealed(self._leveling, symbols, counts, charts, shapes)
+        return _sealed(leveling, symbols, counts, charts, shapes)
 
     def _read(
         self,
@@ -211,7 +221,7 @@ class GenNormScheme(Scheme):
     ) -> bool:
         """Whether no message is lost; if so, the shard's parts of `out` are their mean."""
         try:
-            return self._leveling.average([message.cpu() for message in messages], chart, out)
+            return self._leveling(turn).average([message.cpu() for message in messages], chart, out)
         except DamagedMessage as error:
             about = _names(_sliced(turn), shard)
             raise DamagedMessage(senders[error.worker], error.fault, about) from None
@@ -255,6 +265,13 @@ class GenNormScheme(Scheme):
             return None
         span = _sliced(desk).noted(desk.shard)
         return _Notes(desk.memory["reply shapes"], torch.arange(span.start, span.stop))
+
+
+def _wider(_name: str, values: torch.Tensor, factor: float) -> None:
+    """Shapes of values that are so many times as large: α is in steps of an octave's part, and 0 stands for zeros."""
+    alphas = values.view(-1, KEPT)[:, 1]
+    steps = round(generalized_normal.ALPHAS_PER_OCTAVE * math.log2(factor))
+    alphas[alphas > 0] += steps
 
 
 class _Notes(NamedTuple):

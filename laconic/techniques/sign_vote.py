@@ -66,7 +66,7 @@ class SignVote:
     """Signs of a few coordinates up, a ternary direction down.
 
     Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 3e-3 with plain SGD at a
-    density of 0.03; and no `GradScaler`, which would divide the direction by its scale.
+    density of 0.03; and no clipping by norm, which would shrink the direction.
 
     `density` is the share of coordinates that a worker speaks of; or a function from the step to it, such as `Ramp`;
     or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything
@@ -126,6 +126,8 @@ class SignVoteScheme(Scheme):
     technique: SignVote
     workers: int
 
+    directs: ClassVar[bool] = True
+
     @property
     def memory(self) -> Mapping[str, Slot]:
         """What is unsaid, unless it is forgotten; and of every worker its votes, met and contradicted."""
@@ -133,6 +135,11 @@ class SignVoteScheme(Scheme):
         if self.technique.weighting == "equal":
             return unsaid
         return {**unsaid, "agreement": Slot(Side.AGGREGATOR, tally=(self.workers, 2), fades=FADES)}
+
+    @property
+    def has_units(self) -> bool:
+        """A direction's length is one."""
+        return True
 
     @property
     def routes(self) -> tuple[Route, ...]:
@@ -187,11 +194,13 @@ class SignVoteScheme(Scheme):
         return sign_vote.coded(reply[:size], numel) if self.technique.entropy else reply[:size]
 
     def decode(self, turn: Turn, replies: Messages, grad: torch.Tensor) -> None:
-        """`grad` is -1, 0 or 1 everywhere."""
+        """`grad` is -1, 0 or 1 everywhere, times what a `GradScaler` will divide it by."""
         turn.readings["bits down"] = Reading(8.0 * sum(map(len, replies)), turn.piece.numel)
         if self.technique.entropy:
             replies = [_opened(turn.piece, shard, reply) for shard, reply in enumerate(replies)]
         kernels.sign_decode(list(replies), turn.piece.width, grad)
+        if turn.scale != 1:
+            grad.mul_(turn.scale)
 
 
 @dataclass(frozen=True)

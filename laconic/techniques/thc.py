@@ -32,6 +32,7 @@ from laconic.core.technique import Bucket, Cell, Desk, Nothing, Piece, Reading, 
 from laconic.kernels import thc as kernels
 from laconic.messages.thc import CodedSums
 from laconic.numerics import bits, rng, thc_grid
+from laconic.numerics.damage import DamagedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -235,6 +236,8 @@ class THCScheme(Scheme):
             replies = self._coded(turn.piece).unseal_sums(replies).to(grad.device)
         assert isinstance(replies, torch.Tensor)
         assert turn.agreed is not None
+        if not replies.is_cuda:  # a device would have to be asked; there the op makes no number of them
+            _check_counts(replies, self.workers)
         grid, key = self.grid, rng.shared(self.technique.seed, turn.step)
         kernels.thc_decode(
             replies, turn.agreed, _chart(turn, grad), grid.granularity, grid.threshold, key, grid.lane, grad
@@ -255,6 +258,17 @@ class THCScheme(Scheme):
 
     def _residual(self, turn: Turn) -> Cell | Nothing:
         return turn.memory["residual"] if self.technique.error_feedback else Nothing()
+
+
+def _check_counts(replies: torch.Tensor, workers: int) -> None:
+    """All replies are of as many contributors, of one worker at least and of all at most."""
+    counts = replies[:, -kernels.COUNT_BYTES :].contiguous().view(torch.int32).flatten().tolist()
+    usual = max(counts, key=counts.count)
+    for worker, count in enumerate(counts):
+        if not 1 <= count <= workers:
+            raise DamagedMessage(worker, f"has {count} contributors where there are {workers} workers")
+        if count != usual:
+            raise DamagedMessage(worker, f"has {count} contributors where others have {usual}")
 
 
 def _remedy(granularity: int, workers: int, smallest: int) -> str:

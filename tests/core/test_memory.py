@@ -211,3 +211,32 @@ def test_what_has_become_known_has_room_and_what_was_known_stays():
 def test_how_much_an_aggregator_keeps_may_depend_on_who_it_is():
     counts = [Memory({"kept": Slot(Side.AGGREGATOR, lambda n, numel, w: w)}, worker) for worker in (0, 2)]
     assert [len(memory.of(ONE, CPU)["kept"].old) for memory in counts] == [0, 6]
+
+
+def _its_first(name, values, factor):
+    values[:1].mul_(factor)  # whatever a slot says
+
+
+def test_what_is_committed_or_loaded_follows_the_scale_as_its_slot_says():
+    state = Memory({"residual": Slot(), "kept": Slot(rescale=_its_first)}, 0)
+    values = {name: {"a": torch.tensor([1.0, 2.0])} for name in ("residual", "kept")}
+    state.load(values, scale=2.0)
+    state.rescale(4.0)
+    for slot, expected in (("residual", [2, 4]), ("kept", [2, 2])):
+        assert state.values()[slot]["a"].tolist() == expected
+        assert values[slot]["a"].tolist() == [1, 2]
+    cells = state.of(Bucket(("a",), (2,), torch.float32), CPU)
+    state.rescale(1.0)
+    assert cells["residual"].old.tolist() == [0.5, 1]
+    assert cells["kept"].old.tolist() == [0.5, 2]
+
+
+def test_a_scale_that_was_not_known_is_taken_for_the_next_one():
+    state = Memory({"residual": Slot()}, 0)
+    state.load({"residual": {"a": torch.tensor([1.0, 2.0])}})
+    state.rescale(None)
+    state.rescale(8.0)
+    state.rescale(None)
+    assert state.values()["residual"]["a"].tolist() == [1, 2]
+    state.rescale(16.0)
+    assert state.values()["residual"]["a"].tolist() == [2, 4]

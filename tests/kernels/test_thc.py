@@ -92,6 +92,18 @@ def test_shards_with_different_contributors_are_refused():
             work.decode(backend, replies, norms)
 
 
+@pytest.mark.parametrize("count", [0, 256 // 85 + 1, 255, 2**16, 2**31])
+def test_contributors_that_cannot_be_are_refused(count):
+    work = Work(THC())
+    assert work.grid.granularity == 85
+    norms = work.norms(reference).amax(0)
+    replies = work.replies(reference, norms, range(3))
+    replies[:, -4:] = torch.tensor(list(count.to_bytes(4, "little")), dtype=torch.uint8)
+    for backend in (reference, dispatched):
+        with pytest.raises(ValueError, match="contributors have no sums"):
+            work.decode(backend, replies, norms)
+
+
 def _spoiled(chart, column, value):
     chart = chart.clone()
     chart[0, column] = value

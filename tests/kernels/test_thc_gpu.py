@@ -153,6 +153,16 @@ def test_shards_with_different_contributors_give_no_number():
 
 
 @on_a_device
+@pytest.mark.parametrize("count", [0, 4])
+def test_contributors_that_cannot_be_give_no_number(count):
+    work = _work(THC(block=512), sizes=(1000, 24))
+    norms = work.norms(reference).amax(0)
+    replies = work.replies(reference, norms, range(3))
+    replies[:, -4] = count
+    assert work.decode(_kernel, replies, norms).isnan().all()
+
+
+@on_a_device
 def test_more_messages_than_a_byte_counts():
     work = _work(THC(bits=2, lane=16, block=64), workers=300, sizes=(64,))
     packed = work.piece.width * 2 // 8

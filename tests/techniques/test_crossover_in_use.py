@@ -170,13 +170,35 @@ def test_workers_that_would_gossip_in_other_groups_are_told():
         run(3, _on_uneven_hosts)
 
 
-def test_a_number_that_is_none_is_heard_by_peers():
+def test_a_number_that_is_none_stays_with_whoever_has_it():
     own = torch.full((1, 512), 0.3)
     sender, receiver = (Modular.after(own, own + 1e-3) for _ in range(2))
     for bad in (float("nan"), float("inf")):
         values = own.clone()
         values[0, 0] = bad
         coded, _ = sender.encode(values)
-        _, sent = receiver.encode(own)
-        change, _ = receiver.decode(slice(None), sent, coded)
-        assert not change.isfinite().any()
+        _change_nothing(receiver, own, coded)
+
+
+@pytest.mark.parametrize("quantum", [0.0, -0.01, float("nan"), float("inf"), -float("inf"), 1e-45])
+def test_a_block_with_a_quantum_that_cannot_be_is_left_as_it_is_and_the_next_is_read(quantum):
+    own = torch.linspace(0.1, 0.3, 512).repeat(2, 1)
+    sender, receiver = (Modular.after(own, own + 1e-3) for _ in range(2))
+    coded, _ = sender.encode(own + 5e-4)
+    coded.quanta[1] = quantum
+    _, sent = receiver.encode(own)
+    known = receiver.apart[1].clone()
+    change, readable = receiver.decode(slice(None), sent, coded)
+    assert readable.flatten().tolist() == [True, False]
+    assert torch.allclose(change[0], torch.tensor(2.5e-4), atol=1e-4)
+    assert not change[1].any()
+    assert receiver.apart.isfinite().all()
+    assert receiver.apart[1] >= known
+
+
+def _change_nothing(receiver, own, coded):
+    _, sent = receiver.encode(own)
+    change, readable = receiver.decode(slice(None), sent, coded)
+    assert not change.any()
+    assert not readable.any()
+    assert receiver.apart.isfinite().all()

@@ -8,6 +8,7 @@ import torch
 import laconic
 from laconic import THC, DamagedMessage, GenNorm, SignVote
 from laconic.core.technique import Bucket
+from tests.support.altered import Altered
 from tests.support.by_hand import Group
 
 BUCKET = Bucket(("a.weight", "b.weight"), (20_000, 9_000), torch.float32)
@@ -28,6 +29,45 @@ def test_the_error_knows_who_sent_it(technique, worker):
     assert caught.value.worker == worker
     assert str(caught.value).startswith(f"the message of worker {worker} ")
     assert str(caught.value).endswith(caught.value.fault)
+
+
+class _Twice:
+    """Worker 1 adds everybody's message twice."""
+
+    def combine(self, desk, messages):
+        return super().combine(desk, messages.repeat(1 + (desk.shard == 1), 1))
+
+
+class _Fewer:
+    """Worker 1 leaves one out."""
+
+    def combine(self, desk, messages):
+        return super().combine(desk, messages[:2] if desk.shard == 1 else messages)
+
+
+class _None:
+    """Worker 1 says that it heard nobody."""
+
+    def combine(self, desk, messages):
+        reply = super().combine(desk, messages)
+        reply[-4:] *= desk.shard != 1
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("entropy", "miscounting", "fault"),
+    [
+        (False, _None, "has 0 contributors where there are 3 workers"),
+        (False, _Twice, "has 6 contributors where there are 3 workers"),
+        (False, _Fewer, "has 2 contributors where others have 3"),
+        (True, _Fewer, "has 2 contributors where others have 3"),
+    ],
+)
+def test_a_sum_of_other_contributors_than_there_can_be_names_who_made_it(entropy, miscounting, fault):
+    technique = Altered(THC(entropy=entropy, granularity=15), miscounting)
+    with pytest.raises(DamagedMessage, match="the message of worker 1 ") as caught:
+        Group(technique, 3).reduce(BUCKET, [torch.ones(BUCKET.numel)] * 3)
+    assert caught.value.fault == fault
 
 
 def test_the_error_may_travel():

@@ -125,6 +125,8 @@ def thc_decode(
     counts = packing.unpack(replies[:, -COUNT_BYTES:], 8 * COUNT_BYTES, 1).flatten().tolist()
     if len(set(counts)) > 1:
         raise ValueError("the shards of a piece have different numbers of contributors")
+    if not 0 < counts[0] * granularity < 2**lane:
+        raise ValueError(f"{counts[0]} contributors have no sums in lanes of {lane} bits")
     count = norms.new_tensor(counts[0])  # as a scalar, CUDA would multiply by its rounded inverse
     share = norms.new_tensor(2 * threshold / granularity) / count
     for block in _blocks(chart):

@@ -89,7 +89,8 @@ void thc_decode(const Of<uint8_t>& replies, const Of<float>& norms, const Of<con
   const size_t width = (replies.shape(1) - kCountBytes) / size_t(lane) * 8;
   const Chart blocks = chart_of(chart, grad.size(), width * replies.shape(0));
   const uint32_t count = count_of(replies);
-  require(size_t(count) * size_t(granularity) < size_t(1) << lane, "the sums do not fit their lanes");
+  require(count > 0 && size_t(count) * size_t(granularity) < size_t(1) << lane,
+          "so many contributors have no sums in these lanes");
   require(norms.size() == blocks.count, "there is one norm for every block");
   nb::gil_scoped_release unlocked;
   chosen.kernels->thc_decode(replies.data(), replies.shape(1), int(count), norms.data(), blocks,

@@ -184,6 +184,8 @@ def decode(
     first, last = at.to(tl.int32) // width, (at.to(tl.int32) + size - 1) // width
     if (_count(replies, first, width, LANE) != count) | (_count(replies, last, width, LANE) != count):
         norm = float("nan")  # the reference refuses what has different numbers of contributors
+    if (count == 0) | (granularity * count >= (1 << LANE)):
+        norm = float("nan")  # and more or fewer than can be
     if WORDS:
         sums = _bytes(replies, at.to(tl.int32), width, size, NARROW, TILE)
     else:
