@@ -142,6 +142,9 @@ class Post(Protocol):
     def add(self, values: torch.Tensor) -> Trip[None]:
         """`values` are the sums of all workers', one by one; a measurement, whose bytes do not count."""
 
+    def spread(self, message: torch.Tensor, source: int) -> Trip[None]:
+        """`message` is the source's; the last transfer of a journey, for what is seldom."""
+
     def latest(self, numbers: torch.Tensor) -> Trip[None]:
         """`numbers` are the largest of all workers', one by one; a journey of its own, whose bytes do not count."""
 

@@ -64,6 +64,10 @@ class Quiet:
     def listen(self, listener: Callable[[BaseException], None]) -> None:
         """`listener` is called with the verdict, in whatever thread; it must not wait."""
 
+    def said(self, topic: str, text: str) -> dict[int, str]:  # noqa: ARG002
+        """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
+        return {}
+
     def close(self) -> None:
         """This worker needs the others no more."""
 
@@ -110,6 +114,18 @@ class Alarm(Quiet):
         self._listeners.append(listener)
         if self._verdict is not None:
             listener(self._verdict)
+
+    def said(self, topic: str, text: str) -> dict[int, str]:
+        """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
+        heard: dict[int, str] = {}
+
+        def ask() -> None:
+            self.board.write(f"{topic}/{self.seat.worker}", text)
+            texts = ((worker, self.board.read(f"{topic}/{worker}")) for worker in range(self.seat.workers))
+            heard.update({worker: known for worker, known in texts if known is not None})
+
+        self._try(ask)
+        return heard
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:

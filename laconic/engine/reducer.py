@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from laconic.core.place import Post
     from laconic.engine.lane import Journey
+    from laconic.engine.likeness import Likeness
     from laconic.layers.products import Product
     from laconic.layers.taps import Rows
 
@@ -95,9 +96,10 @@ class Reducer:
         device: torch.device,
         measures: bool = False,
         alarm: Quiet | None = None,
+        likeness: Likeness | None = None,
     ) -> None:
         self.seat = post.seat
-        self.alarm = alarm or Quiet()
+        self.alarm, self._likeness = alarm or Quiet(), likeness
         self.step = 0
         self.memory = Memory(scheme.memory, post.seat.worker)
         self.listeners: list[Callable[[int, Stats], None]] = []
@@ -202,6 +204,8 @@ class Reducer:
         """What is remembered, of a loss that nothing multiplies; only the same worker of as many can go on."""
         memory = self.memory
         memory.rescale(1.0)
+        if self._likeness is not None:
+            self._likeness.saved(self.step, self.alarm, self.seat)
         return {"memory": memory.values(), "tallies": memory.tallies(), "scale": 1.0}
 
     def check(self, state: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -274,7 +278,10 @@ class Reducer:
         self, journeys: Sequence[Sequence[Load]], bucket: torch.Tensor | None, step: _Step, last: bool
     ) -> torch.futures.Future[Any]:
         loads = [load for journey in journeys for load in journey]
-        travels = [self._vehicle.travel(journey) for journey in journeys] or [_stay()]
+        travels = [self._vehicle.travel(journey) for journey in journeys]
+        if last and self._likeness is not None and self._likeness.due(step.number):
+            travels.append(self._likeness.travel(step.number, self._vehicle.post, self.meter))
+        travels = travels or [_stay()]
         step.submitted += len(travels)
         passage = _Passage(loads, bucket, streams.future(self.device), step, len(travels))
         if last:

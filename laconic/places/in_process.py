@@ -113,6 +113,11 @@ class InProcessPost:
         heard = yield from self._say("measure", values, 0)
         torch.sum(torch.stack(heard), 0, out=values)
 
+    def spread(self, message: torch.Tensor, source: int) -> Trip[None]:
+        """Everybody hears the source."""
+        said = yield from self._say("spread", message, len(message) * (self.seat.worker == source))
+        message.copy_(said[source])
+
     def deliver(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         """Up to those who combine, if anybody does, and down to all."""
         worker, workers = self.seat

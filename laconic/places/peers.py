@@ -113,6 +113,15 @@ class PeersPost:
         total = lambda group: dist.all_reduce(values, group=group, async_op=True)  # noqa: E731
         yield self._transfer("measure", self.channels - 1, total, 0, 0)
 
+    def spread(self, message: torch.Tensor, source: int) -> Trip[None]:
+        """One transfer, the last one of a journey."""
+        worker, workers = self.seat
+        copy = lambda group: dist.broadcast(  # noqa: E731
+            message, dist.get_global_rank(group, source), group, async_op=True
+        )
+        sent = message.nbytes * (workers - 1) * (worker == source)
+        yield self._transfer("spread", self.channels - 1, copy, sent, message.nbytes * (worker != source))
+
     def deliver(self, route: Route, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         """Up to those who combine, if anybody does, and down to all."""
         match route:

@@ -19,6 +19,7 @@ from laconic.core.place import Place, Traffic
 from laconic.core.technique import Bucket, Scaler, Scheme, Setting, Technique
 from laconic.engine.alarm import PATIENCE, Alarm
 from laconic.engine.gossiper import refuse
+from laconic.engine.likeness import EVERY, Likeness, checked
 from laconic.engine.reducer import WIRE, Reducer
 from laconic.layers.loads import LayerSetting
 from laconic.places.peers import Peers
@@ -45,6 +46,8 @@ def attach(
     optimizer: torch.optim.Optimizer | None = None,
     scaler: Scaler | None = None,
     patience: float = PATIENCE,
+    compare_every: int = EVERY,
+    on_drift: str = "raise",
 ) -> Attachment:
     """From the next backward on, the workers of `model`, a DDP model, exchange gradients by `technique`.
 
@@ -52,7 +55,9 @@ def attach(
     against their mean: good for a study, and as slow as no compression. `optimizer` is needed by Crossover, which
     mixes parameters after its step. `scaler` multiplies the loss: a `GradScaler` is noticed at the first step that it
     takes, but one of your own, or one in a compiled step, must be given. It needs a `get_scale()`. A worker of whom
-    nothing was heard for `patience` seconds is gone.
+    nothing was heard for `patience` seconds is gone. Workers' parameters are compared every `compare_every` steps, or
+    never if that is 0; where they differ, an error or a warning names those of whom there are fewer, or these get
+    the others' parameters: `on_drift` "raise", "warn" or "broadcast".
     """
     ddp = unwrapped(model)
     alarm = Alarm(ddp.process_group, patience)
@@ -60,7 +65,16 @@ def attach(
         check(technique, place)
         slot = free_slot(ddp)
         request = _Request(
-            ddp, technique, place, measure_error, optimizer, scaler, trained(ddp), named(ddp), alarm
+            ddp,
+            technique,
+            place,
+            measure_error,
+            optimizer,
+            scaler,
+            trained(ddp),
+            named(ddp),
+            alarm,
+            checked(compare_every, on_drift),
         )
         slot.attachment = _CONNECT[technique.reads](request, slot.clear)
     return slot.attachment
@@ -79,6 +93,8 @@ class _Request(NamedTuple):
     named: Mapping[str, nn.Parameter]
     """One frozen after DDP was built still lies in its buckets."""
     alarm: Alarm
+    drift: tuple[int, str]
+    """How often parameters are compared, and what happens where they differ."""
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +124,14 @@ class _Request(NamedTuple):
         self.compare(scheme.technique, " with measure_error" if self.measures else "")
         traffic = Traffic(scheme.routes, scheme.surveys, self.measures)
         post = self.place.open(self.ddp.process_group, self.device, traffic)
-        return Reducer(scheme, post, self.device, self.measures, self.alarm)
+        return Reducer(scheme, post, self.device, self.measures, self.alarm, self.likeness)
+
+    @property
+    def likeness(self) -> Likeness | None:
+        """Of the parameters that all workers are to have alike, if they are compared."""
+        private = getattr(self.technique, "private", ())
+        alike = [value for name, value in self.trained.items() if not name.startswith(tuple(private))]
+        return Likeness(alike, *self.drift) if self.drift[0] else None
 
     def attachment(self, technique: Technique, source: Any, engine: Any, detached: Any) -> Attachment:
         """Of the source and the engine."""
