@@ -10,6 +10,7 @@ from laconic import DamagedMessage
 from laconic.core.place import Label, Way
 from laconic.core.technique import Bucket, Piece
 from laconic.messages.seals import SEAL, opened, opened_size, sealed, sealed_size
+from tests.fuzz import seals
 
 LABEL = Label(step=7, about=1, most=1000)
 KEY = LABEL.key(Way.COMBINING, 2, 3)
@@ -96,6 +97,15 @@ def test_a_message_about_something_else_is_noticed(other):
     (message,) = sealed([_content(100)], [other])
     assert _refused(message)
     assert not _refused(message, other)
+
+
+def test_no_damaged_message_of_any_technique_is_taken_for_sound():
+    """Of tests/fuzz/seals.py, which takes a million of each."""
+    for found in seals.captured_by_both().values():
+        everything = [message for messages in found.values() for message in messages]
+        for messages in found.values():
+            assert all(seals.accepted(np.frombuffer(each, np.uint8).copy(), key) for each, key in messages)
+            assert len(seals.trial(messages, everything, 1000)) == len(seals.DAMAGES)
 
 
 def test_pieces_have_numbers_of_their_own():
