@@ -242,7 +242,7 @@ def test_the_error_against_the_exact_mean_is_measured_when_asked():
     # a rounding to 8 bits has relative error uniform in ±2^-9, twice: 2·(2^-9)²/3 and a little more
     assert all(1e-7 < error < 1e-5 for _, error in narrow[0])
     assert all(error < 1e-12 for _, error in exact[0])
-    assert exact[1] == 2 * narrow[1]
+    assert exact[1] == pytest.approx(2 * narrow[1], rel=1e-3)  # but for seals
 
 
 def _dropped_models():

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import laconic
 from laconic.lab import tasks
+from laconic.messages.seals import SEAL
 from laconic.techniques.dad import DAD, RankDAD
 from laconic.techniques.dad_scheme import DADScheme, LayerPiece
 from tests.support.workers import WorkerError, run
@@ -344,7 +345,8 @@ def test_what_is_sent_is_what_the_formula_says(dtype, share, two_way, workers):
     numbers = share * 2 * (24 + 40) + 40 + share * 2 * (40 + 30)
     messages = 2 * (workers - 1) if two_way else workers * (workers - 1)
     sent = sum(run(workers, _sent, RankDAD(rank=2, two_way=two_way, dtype=dtype)))
-    assert sent == 4 * messages * numbers
+    seals = SEAL * (2 if two_way else 1)  # of each layer, or of both that travel together
+    assert sent == messages * (4 * numbers + seals)
 
 
 def _accumulated(technique):

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import laconic
+from laconic.messages.seals import SEAL
 from laconic.sources.explain import explain
 from laconic.techniques.edad import EDAD, ChainTaps
 from tests.support.workers import WorkerError, run
@@ -138,8 +139,8 @@ def test_edad_is_plain_ddp(case):
 def test_only_both_ends_travel():
     workers, rows = 3, 3
     sent = [sent for _, _, sent in run(workers, _trained, EDAD())]
-    size = 4  # of an integer ahead of each message
-    assert sent == [(workers - 1) * (4 * rows * (24 + 30) + size)] * workers
+    size = 8  # of an integer ahead of each message
+    assert sent == [(workers - 1) * (4 * rows * (24 + 30) + SEAL + size)] * workers
 
 
 def test_many_rows_travel_as_gradients():
