@@ -16,8 +16,8 @@ import torch
 from laconic.core import streams
 from laconic.core.place import Combine, Everybody, Label, Messages, Post, Route, Sum, Trip
 from laconic.core.technique import Desk, Reading, Scheme, Turn
-from laconic.engine.envelopes import Envelopes
 from laconic.layers.loads import LayerTurn
+from laconic.messages.seals import Envelopes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,7 @@ import torch
 
 from laconic.core import checks
 from laconic.core.place import Everybody, Label, Seat, Way
-from laconic.engine.envelopes import Envelopes
-from laconic.messages.seals import opened, sealed
+from laconic.messages.seals import Envelopes, opened, sealed
 from laconic.numerics import digests
 
 if TYPE_CHECKING:

@@ -7,16 +7,23 @@ What it is about (which piece of which step, what workers agreed on for it, who 
 or down) does not travel: both ends know it. So a message that was changed, cut, swapped or repeated, or that is of
 another step or worker, is noticed but once in 2^64. That is for accidents; against people there is TLS.
 
+What a worker seals and opens, by the route of its piece:
+
+    Shards      a message for each shard; the reply of each
+    Everybody   one message; everybody's
+    Owner       one message; the owner's reply
+
 Sizes that travel ahead of messages are sealed as well, each in one number: its upper half is a seal of 31 bits.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from laconic.core.place import Owner, Route, Seat, Shards, Way
 from laconic.numerics.damage import DamagedMessage
 from laconic.numerics.digests import digest
 
@@ -26,11 +33,52 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from laconic.core.place import Messages
+    from laconic.core.meter import Meter
+    from laconic.core.place import Combine, Label, Messages
 
 SEAL = 8
 """Bytes."""
 _SIZE = 2**32
+
+
+class Envelopes(NamedTuple):
+    """Those of one piece's messages, at one worker."""
+
+    route: Route
+    seat: Seat
+    label: Label
+    meter: Meter
+
+    def sealed(self, messages: Messages) -> Messages:
+        """What this worker says."""
+        keys = [self.label.key(Way.COMBINING, self.seat.worker, shard) for shard in range(len(messages))]
+        with self.meter.phase("seal"):
+            return sealed(messages, keys)
+
+    def opened(self, replies: Messages) -> Messages:
+        """What this worker is told: of everybody, or of whoever combined."""
+        speakers: Sequence[int] = range(len(replies))
+        if isinstance(self.route, Owner):
+            speakers = [self.route.worker]
+        way = Way.REPLY if isinstance(self.route, Owner | Shards) else Way.COMBINING
+        with self.meter.phase("seal"):
+            return opened(replies, [self.label.key(way, speaker) for speaker in speakers], speakers)
+
+    def combining(self, combine: Combine) -> Combine:
+        """From sealed messages to the sealed reply."""
+        worker, shard = self.seat.worker, self.seat.worker if isinstance(self.route, Shards) else 0
+
+        def reply(messages: Messages) -> torch.Tensor:
+            speakers = range(len(messages))
+            with self.meter.phase("seal"):
+                known = opened(
+                    messages, [self.label.key(Way.COMBINING, k, shard) for k in speakers], speakers
+                )
+            combined = combine(known)
+            with self.meter.phase("seal"):
+                return sealed([combined], [self.label.key(Way.REPLY, worker)])[0]
+
+        return reply
 
 
 def sealed(messages: Messages, keys: Sequence[int]) -> Messages:

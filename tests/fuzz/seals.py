@@ -9,12 +9,13 @@ Messages are those of two workers that train. Each is damaged in one of the ways
 import sys
 import time
 from collections import Counter, defaultdict
+from unittest import mock
 
 import numpy as np
 import torch
 
 import laconic
-from laconic.engine import envelopes, mixer
+from laconic.engine import mixer
 from laconic.messages import seals
 from tests.support.gossiping import gossiper, take_step
 from tests.support.toys import parallel, train
@@ -40,8 +41,10 @@ def captured(technique):
     """What this worker seals in a few steps: sealed messages and their keys, by direction."""
     found = defaultdict(list)
 
+    real_sealed, real_seal = seals.sealed, seals.seal
+
     def sealed(messages, keys):
-        result = seals.sealed(messages, keys)
+        result = real_sealed(messages, keys)
         way = "down" if len(keys) == 1 and isinstance(messages, list) else "up"
         found[way] += [
             (bytes(message.tolist()), key) for message, key in zip(result, keys, strict=True) if len(message)
@@ -49,19 +52,23 @@ def captured(technique):
         return result
 
     def seal(message, key):
-        seals.seal(message, key)
+        real_seal(message, key)
         found["up"].append((bytes(message.tolist()), key))
 
-    envelopes.sealed, mixer.seal = sealed, seal
-    if technique.reads == "parameters":
-        model, optimizer, _ = gossiper(technique, lr=0.1)
-        for step in range(STEPS):
-            take_step(model, optimizer, step)
-    else:
+    with mock.patch.object(seals, "sealed", sealed), mock.patch.object(mixer, "seal", seal):
+        _train(technique)
+    return dict(found)
+
+
+def _train(technique):
+    if technique.reads != "parameters":
         model = parallel()
         laconic.attach(model, technique)
         train(model, range(STEPS))
-    return dict(found)
+        return
+    model, optimizer, _ = gossiper(technique, lr=0.1)
+    for step in range(STEPS):
+        take_step(model, optimizer, step)
 
 
 def _bit(message, random, _):
