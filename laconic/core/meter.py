@@ -1,8 +1,9 @@
 """Bytes where they are sent, and seconds by phase.
 
-Phases: `encode`, `combine`, `decode`, `seal` and `compare` are the lane's busy time; `agree`, `up` and `down` are the time during
-which at least one such transfer is under way; `waiting` runs from the last bucket's arrival to the end of the
-step, the time that training stands still for communication. Phases overlap, so they need not add up to a step.
+Phases: `encode`, `combine`, `decode`, `seal` and `compare` are the lane's busy time; `agree`, `up` and `down` are
+the time during which at least one such transfer is under way; `waiting` runs from the last bucket's arrival to the
+end of the step, the time that training stands still for communication. Phases overlap, so they need not add up to a
+step.
 """
 
 from __future__ import annotations
