@@ -72,7 +72,8 @@ def shared(technique: LayerTechnique, layer: Layer, rows: int, workers: int, dev
     result = torch.empty(layer.outputs * layer.inputs, device=device)
     (turn,) = rehearsal.share(piece, [own])
     multiply = best_seconds(lambda: turn.products[layer.weight].into(result), device)
-    return best(steps, "encode") + best(steps, "combine") / workers + best(steps, "decode") + multiply
+    everywhere = sum(best(steps, phase) for phase in ("encode", "decode", "seal"))
+    return everywhere + best(steps, "combine") / workers + multiply
 
 
 def _rows(scheme: DADScheme, layer: Layer, rows: int, device: torch.device) -> Rows:

@@ -34,7 +34,7 @@ ROUNDS = 4
 """Steps that are taken; the first ones fill residuals and caches, and each phase's best time counts."""
 MOST_WORKERS = CHUNK // SMALL
 """Beyond them the sample would not be cut."""
-PHASES = ("encode", "combine", "decode")
+PHASES = ("encode", "combine", "decode", "seal")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,13 @@ class Rates:
     encode: float
     combine: float
     decode: float
+    seal: float
     hops: int
 
     @property
     def seconds(self) -> float:
         """Of all kernels."""
-        return self.encode + self.combine + self.decode
+        return self.encode + self.combine + self.decode + self.seal
 
 
 @functools.lru_cache(maxsize=ENCODERS)

@@ -25,7 +25,7 @@ GREYS = ("#8a8f98", "#b3a89c")
 # Okabe and Ito's colors for all kinds of color vision, less black and the yellow that is lost on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 DASHES = ([1, 0], [7, 3], [2, 2], [9, 3, 2, 3])
-OVERLAPPED = ("agree", "encode", "up", "combine", "down", "gossip", "tell", "decode")
+OVERLAPPED = ("agree", "encode", "seal", "up", "combine", "down", "gossip", "tell", "decode", "compare")
 POINTS = 100  # a loss curve is thinned to this many: more cannot be told apart on a screen
 
 

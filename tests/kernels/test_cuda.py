@@ -18,7 +18,7 @@ TECHNIQUES = [
     GenNorm("e4m3"),
     GenNorm("e5m2", coder="rans", refit=3),
 ]
-PHASES = {"encode", "up", "combine", "down", "decode", "waiting"}
+PHASES = {"encode", "seal", "up", "combine", "down", "decode", "waiting"}
 
 
 def _both(technique, group):
