@@ -196,7 +196,7 @@ class Record:
             raise ValueError(
                 f"{self.path} has record version {header.version}, not {VERSION}; update laconic"
             )
-        return replace(header, label=_label(str(header.label)))
+        return replace(header, label=_label(header.label))
 
     def _resume(self, header: Header, where: str) -> None:
         """The run was resumed: how it ended and how layers travel will be said again."""
