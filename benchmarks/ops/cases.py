@@ -124,7 +124,7 @@ class _Votes:
         bucket = Bucket(("w",), (coordinates,), torch.float32)
         self.coordinates, self.grad = coordinates, _random(coordinates)
         self.old = 0.3 * _random(coordinates, seed=1)
-        self.chart = chart_of(bucket, SignVote().density_at(0, WORKERS), "tensor")
+        self.chart = chart_of(bucket, SignVote(0.01).density_at(0, WORKERS), "tensor")
         self.keep, self.new = int(self.chart[:, 2].sum()), torch.empty(coordinates)
         self.weights = torch.ones(WORKERS, dtype=torch.int64)
 

@@ -214,6 +214,7 @@ def _is_same(header: Header, settings: Settings) -> bool:
     wanted = {
         name: value for name, value in settings.told().items() if name != "note" or settings.link != "none"
     }
+    wanted["label"] = contestants.parse(settings.spec).label  # a default may have been another
     return all(getattr(header, name) == value for name, value in wanted.items())
 
 

@@ -120,12 +120,12 @@ class Attached:
 
     @property
     def label(self) -> str:
-        """The technique and what differs from its defaults."""
+        """The technique, what differs from its defaults, and what is always said."""
         kind: Any = type(self.technique)
         changed = [
             f"{field.name}={_written(getattr(self.technique, field.name))}"
             for field in dataclasses.fields(kind)
-            if getattr(self.technique, field.name) != field.default
+            if getattr(self.technique, field.name) != field.default or field.metadata.get("labels")
         ]
         return " ".join([kind.__name__, *changed])
 

@@ -196,7 +196,7 @@ class Record:
             raise ValueError(
                 f"{self.path} has record version {header.version}, not {VERSION}; update laconic"
             )
-        return header
+        return replace(header, label=_label(header.label))
 
     def _resume(self, header: Header, where: str) -> None:
         """The run was resumed: how it ended and how layers travel will be said again."""
@@ -289,6 +289,12 @@ def _object(text: str) -> Line | None:
 
 def _not_ours(where: object, problem: str) -> RecordError:
     return RecordError(f"{where} {problem}; give a record that laconic train or laconic compare wrote")
+
+
+def _label(label: str) -> str:
+    """As it is written today: SignVote's left its density out, where that was the default of then."""
+    said_all = not label.startswith("SignVote") or "density=" in label
+    return label if said_all else label.replace("SignVote", "SignVote density=0.01")
 
 
 def _valued(line: Line, metric: str) -> Line:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
-TECHNIQUES = (
-    "ddp fp16 powersgd:rank=4 thc gennorm sign_vote:density=0.03 rank_dad crossover crossover:codec=int8"
-)
+TECHNIQUES = "ddp fp16 powersgd:rank=4 thc gennorm sign_vote rank_dad crossover crossover:codec=int8"
 FLOPS = 1e14
 """Of a worker, where nothing is known about it."""
 PAYS = 0.95

@@ -22,7 +22,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -65,20 +65,21 @@ CLIP = 0.01
 class SignVote:
     """Signs of a few coordinates up, a ternary direction down.
 
-    Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 3e-3 with plain SGD at a
-    density of 0.03; and no clipping by norm, which would shrink the direction.
+    Every coordinate that moves does so by the learning rate, so use one as for Adam, such as 3e-3 with plain SGD; and
+    no clipping by norm, which would shrink the direction.
 
     `density` is the share of coordinates that a worker speaks of; or a function from the step to it, such as `Ramp`;
     or "auto", for three voters a coordinate if workers choose independently. `memory` is what is kept of everything
     unsaid. `scope` "tensor" chooses within each tensor, "bucket" among all that travel together. A tie changes
-    nothing, or with `ties` "random" goes either way.
+    nothing, or with `ties` "random" goes either way. At least one coordinate of every tensor speaks, so that one that
+    is alone moves in nearly every step; give it a rate of its own if that is too much.
 
     `entropy` makes replies shorter where what moves lies close together, and changes nothing else: in the layers of
     a network by a few hundredths to a quarter, from a density of 0.01 on. Places at random are within 2 % of what is
     possible without it, and are sent as before.
     """
 
-    density: float | Callable[[int], float] | str = 0.01
+    density: float | Callable[[int], float] | str = field(default=0.03, metadata={"labels": True})
     memory: float = 1.0
     scope: str = "tensor"
     ties: str = "zero"

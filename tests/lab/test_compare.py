@@ -6,7 +6,7 @@ import pytest
 from laconic import DAD, RankDAD
 from laconic.cli.runs import run_lines
 from laconic.lab import compare as compare_module
-from laconic.lab import records
+from laconic.lab import contestants, records
 from laconic.lab.compare import (
     ROOM,
     SHARE,
@@ -56,7 +56,8 @@ class _Watcher:
 
 
 def _finished(settings, *lines):
-    write(Path(settings.record), [header(**settings.told()), *(lines or (step(1), END))])
+    label = contestants.parse(settings.spec).label
+    write(Path(settings.record), [header(**settings.told(), label=label), *(lines or (step(1), END))])
 
 
 def test_all_techniques_of_a_seed_come_before_the_next_seed(tmp_path):
@@ -78,6 +79,14 @@ def test_a_run_is_complete_only_with_its_end_and_just_these_settings(tmp_path):
     assert is_complete(settings)
     assert not is_complete(dataclasses.replace(settings, lr=0.2))
     assert not is_complete(dataclasses.replace(settings, device="cuda"))
+
+
+def test_a_run_with_another_default_of_then_is_not_complete(tmp_path):
+    (settings,) = Comparison(BASE, ("sign_vote",), (0,)).runs(tmp_path, _Lab())
+    _finished(settings)
+    assert is_complete(settings)
+    write(Path(settings.record), [header(**settings.told(), label="SignVote"), step(1), END])
+    assert not is_complete(settings)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]\n[]", '{"kind": "header", "ta', "\x00"])

@@ -31,7 +31,7 @@ from tests.support.workers import run
         ),
         ("dad:private=encoder.", contestants.Attached(DAD(private=("encoder.",))), "DAD private=encoder."),
         ("dad:private=0.+1", contestants.Attached(DAD(private=("0.", "1"))), "DAD private=0.+1"),
-        ("sign_vote:memory=1e+0", contestants.Attached(SignVote(memory=1.0)), "SignVote"),
+        ("sign_vote:memory=1e+0", contestants.Attached(SignVote(memory=1.0)), "SignVote density=0.03"),
     ],
 )
 def test_a_short_text_describes_a_contestant(text, contestant, label):

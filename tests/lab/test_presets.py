@@ -24,7 +24,8 @@ def executed(monkeypatch):
     def run(settings, _lab, _watcher):
         order.append((settings.split, settings.seed, settings.spec))
         steps = [step(number) for number in range(1, settings.steps + 1)]
-        write(compare.Path(settings.record), [header(**settings.told()), *steps, END])
+        label = contestants.parse(settings.spec).label
+        write(compare.Path(settings.record), [header(**settings.told(), label=label), *steps, END])
 
     monkeypatch.setattr(compare, "execute", run)
     return order

@@ -21,6 +21,21 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert written.end == records.End(83.0, "9f3a", True)
 
 
+@pytest.mark.parametrize(
+    ("written", "today"),
+    [
+        ("SignVote", "SignVote density=0.01"),
+        ("SignVote entropy=True", "SignVote density=0.01 entropy=True"),
+        ("SignVote density=0.03", "SignVote density=0.03"),
+        ("GenNorm", "GenNorm"),
+    ],
+)
+def test_a_label_that_left_out_what_was_the_default_then_is_read_as_it_is_written_today(
+    tmp_path: Path, written: str, today: str
+) -> None:
+    assert records.read(write(tmp_path / "a.jsonl", [header(label=written)])).header.label == today
+
+
 def test_unknown_lines_and_fields_are_ignored(tmp_path: Path) -> None:
     more = {"kind": "votes", "share": 0.7}
     later = run(tmp_path / "a.jsonl", more, step(1, rank=4), more, flavor="new")

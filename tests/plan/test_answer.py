@@ -85,9 +85,9 @@ def test_a_plan_says_what_is_fastest_and_by_how_much(answer):
     said = text.verdict(answer)
     best = answer.best()
     times = answer.seconds(answer.plain) / answer.seconds(best)
-    assert best.label == "SignVote"
+    assert best.label == "SignVote density=0.03"
     step = duration(answer.seconds(best))  # kernels are timed here, so it may be more or less than a second
-    assert said.startswith(f"SignVote is fastest: {step} a step, {times:.1f}× as fast")
+    assert said.startswith(f"SignVote density=0.03 is fastest: {step} a step, {times:.1f}× as fast")
     assert "The best of PyTorch's hooks, fp16 hook, takes" in said
 
 
@@ -117,7 +117,9 @@ def test_steps_are_shorter_on_faster_links(answer):
 def test_who_cannot_serve_is_left_out_with_the_reason():
     question = plan.Question(1024, Link(1e9), Model(10**6), 0.1)
     left_out = plan.ask(question, plan.parse(["sign_vote"]), CPU).left_out
-    assert left_out == ("SignVote is left out: there are 1024 workers; SignVote serves up to 1023",)
+    assert left_out == (
+        "SignVote density=0.03 is left out: there are 1024 workers; SignVote serves up to 1023",
+    )
 
 
 def test_bytes_of_gossip_do_not_grow_with_workers(answer, monkeypatch):
@@ -174,7 +176,7 @@ def test_the_command_prints_a_table_a_verdict_and_assumptions(capsys, tmp_path):
     words = "plan --workers 8 --link 100mbit --params 10M --compute 50ms --techniques fp16 sign_vote --out"
     assert main.main([*words.split(), str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "SignVote is fastest" in said
+    assert "SignVote density=0.03 is fastest" in said
     assert "Computing takes 50 ms a step: as given." in said
     assert "β = 0.7" in said
     assert "<svg" in (tmp_path / "plan.svg").read_text()

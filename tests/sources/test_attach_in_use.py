@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import laconic
-from laconic import THC, Dense, GenNorm, SignVote
+from laconic import THC, Dense, GenNorm, RankDAD, SignVote
 from tests.support.toys import batch, flat, network, parallel, train
 from tests.support.workers import run
 
@@ -101,3 +101,47 @@ def _another_seats_beginning(technique):
 
 def test_the_beginning_of_another_worker_is_a_beginning():
     assert run(2, _another_seats_beginning, THC(block=1024)) == [False, False]
+
+
+class _WithABranch(nn.Module):
+    """Its branch takes part, or is multiplied by zero, or is left out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk, self.branch, self.share = nn.Linear(32, 64), nn.Linear(32, 64), 1.0
+
+    def forward(self, x):
+        return self.trunk(x) + (self.share * self.branch(x) if self.share is not None else 0.0)
+
+
+def _without_a_gradient(technique, share):
+    """How far the branch moves in the last of some steps with it, and in the steps that follow, and what is owed."""
+    model = DistributedDataParallel(_WithABranch(), find_unused_parameters=True)
+    attachment = laconic.attach(model, technique)
+    optimizer, moved, owed = torch.optim.SGD(model.parameters(), lr=0.1), [], []
+    for step, model.module.share in enumerate([1.0] * 4 + [share] * 3):
+        before = model.module.branch.weight.detach().clone()
+        optimizer.zero_grad()
+        model(batch(step, rows=8)[0]).square().mean().backward()
+        optimizer.step()
+        moved.append(float((model.module.branch.weight.detach() - before).norm()))
+        (kept,) = [value for name, value in attachment.state_dict()["memory"].items() if name in OWED]
+        owed.append(float(kept["branch.weight"].norm()))
+    return moved[3:], owed[3:]
+
+
+OWED = ("residual", "unsaid")
+REMEMBER = [TECHNIQUES[0], THC(block=256), GenNorm(), SignVote(), RankDAD(2)]
+
+
+def _with_zeros_and_unused(technique):
+    return [_without_a_gradient(technique, share) for share in (0.0, None)]
+
+
+@pytest.mark.parametrize("technique", REMEMBER, ids=repr)
+def test_a_weight_whose_gradient_is_zero_moves_by_what_is_owed_and_one_that_nobody_used_stays(technique):
+    for (zeros, owed), (unused, _) in run(2, _with_zeros_and_unused, technique):
+        assert zeros[1] > 0
+        assert sorted(owed, reverse=True) == owed
+        assert unused[1:] == [0.0, 0.0, 0.0]

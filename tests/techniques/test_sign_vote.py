@@ -57,6 +57,15 @@ def test_as_many_speak_as_density_says_and_of_equals_the_first(values, thousandt
     assert torch.equal(result, spoken)
 
 
+@pytest.mark.parametrize(("numel", "moving"), [(1, 1), (33, 1), (34, 2), (1000, 30)])
+def test_every_tensor_speaks_in_every_step_with_one_coordinate_at_least(numel, moving):
+    bucket = Bucket(("scalar", "w"), (1, numel), torch.float32)
+    group = Group(SignVote(), 1)
+    for gradient in torch.randn(5, numel + 1, generator=torch.Generator().manual_seed(0)):
+        scalar, others = group.reduce(bucket, [gradient]).abs().split((1, numel))
+        assert (int(scalar), int(others.sum())) == (1, moving)
+
+
 def test_a_share_of_a_hundred_is_not_rounded_up_by_a_hair():
     (gradient,) = _gradients(1, bucket := Bucket(("w",), (100,), torch.float32))
     assert int(Group(SignVote(0.07), 1).reduce(bucket, [gradient]).abs().sum()) == 7
