@@ -69,8 +69,10 @@ class Bypass:
     def _detach(
         self, module: nn.Module, arguments: tuple[torch.Tensor, ...]
     ) -> tuple[torch.Tensor, ...] | None:
+        if torch.compiler.is_compiling():
+            return None
         weight = module._parameters["weight"]
-        if not self._exchanged or torch.compiler.is_compiling() or not arguments or weight is None:
+        if not self._exchanged or not arguments or weight is None:
             return None
         if _saves_elsewhere():
             return None
@@ -83,7 +85,7 @@ class Bypass:
         return (_Beside.apply(arguments[0], weight, self.zeros), *arguments[1:])
 
     def _restore(self, module: nn.Module, _arguments: tuple[Any, ...], _output: object) -> None:
-        if module in self._aside:
+        if not torch.compiler.is_compiling() and module in self._aside:
             module._parameters["weight"] = self._aside.pop(module)
 
 

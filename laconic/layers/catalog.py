@@ -89,13 +89,18 @@ def find(model: nn.Module, trained: Mapping[str, nn.Parameter]) -> Found:
     for path, module in model.named_modules():
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) in names:
-                users[names[id(parameter)]].append((path, module))
+                users[names[id(parameter)]].append((bare(path), module))
     found: Found = {}
     for weight, using in users.items():
         layer = _layer(weight, using, names)
         if layer is not None and all(len(users[name]) == len(using) for name in layer.parameters):
             found[layer] = [module for _, module in using]
     return found
+
+
+def bare(path: str) -> str:
+    """A module's path in the model, whatever of it is compiled."""
+    return ".".join(part for part in path.split(".") if part != "_orig_mod")
 
 
 def _layer(weight: str, using: Sequence[tuple[str, nn.Module]], names: Mapping[int, str]) -> Layer | None:

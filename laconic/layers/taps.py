@@ -21,6 +21,7 @@ from torch import nn
 
 from laconic.core import streams
 from laconic.layers.bypass import is_beside
+from laconic.layers.compiled import Listener
 from laconic.layers.hooks import Hook
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Taps:
         self._done: set[str] = set()
         tapped = {**modules, **(watched or {})}
         self._handles = [
-            module.register_forward_hook(Hook(functools.partial(self._called, name)), with_kwargs=True)
+            module.register_forward_hook(self._tap(name, module), with_kwargs=True)
             for name, shared in tapped.items()
             for module in shared
         ]
@@ -132,23 +133,38 @@ class Taps:
         for handle in self._handles:
             handle.remove()
 
+    def _tap(self, name: str, module: nn.Module) -> Hook:
+        listener = Listener(
+            functools.partial(self.fed.add, name), functools.partial(self._heard, name, module)
+        )
+        return Hook(functools.partial(self._called, name, listener))
+
     def _called(
         self,
         name: str,
+        listener: Listener,
         module: nn.Module,
         arguments: tuple[torch.Tensor, ...],
         named: Mapping[str, torch.Tensor],
         output: torch.Tensor,
-    ) -> None:
-        if output.requires_grad:
-            (inputs,) = (*arguments, *named.values())
-            if not inputs.requires_grad:
-                self.fed.add(name)
-            if name not in self._watched:
-                given, spared = inputs.detach(), is_beside(inputs)
-                _hookable(output).register_hook(
-                    lambda delta: self._returned(name, module, given, spared, delta)
-                )
+    ) -> torch.Tensor | None:
+        if not output.requires_grad:
+            return None
+        (inputs,) = (*arguments, *named.values())
+        if torch.compiler.is_compiling():
+            needless = inputs.requires_grad and name in self._always_watched
+            return None if needless else listener.tap(output, inputs)
+        if not inputs.requires_grad:
+            self.fed.add(name)
+        if name not in self._watched:
+            given, spared = inputs.detach(), is_beside(inputs)
+            _hookable(output).register_hook(lambda delta: self._returned(name, module, given, spared, delta))
+        return None
+
+    def _heard(self, name: str, module: nn.Module, inputs: torch.Tensor, delta: torch.Tensor) -> None:
+        """In compiled code, where nothing is spared, and what is watched may change later."""
+        if name not in self._watched:
+            self._returned(name, module, inputs, False, delta)
 
     def _returned(
         self, name: str, module: nn.Module, inputs: torch.Tensor, spared: bool, delta: torch.Tensor | None

@@ -25,7 +25,7 @@ from laconic.core import streams
 from laconic.core.place import Everybody
 from laconic.core.technique import Bucket, Piece
 from laconic.layers.bypass import Bypass
-from laconic.layers.catalog import multiplied
+from laconic.layers.catalog import bare, multiplied
 from laconic.layers.taps import Rows
 from laconic.sources import ddp as ddp_source
 from laconic.sources.departures import AVERAGE, Order
@@ -136,8 +136,8 @@ class SharedLayers:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Rows are known from a run before."""
-        rows = state.get("rows", {})
-        self._rows, self._counted, self.choices = dict(rows), bool(rows), None
+        rows = {bare(name): count for name, count in state.get("rows", {}).items()}
+        self._rows, self._counted, self.choices = rows, bool(rows), None
         self._step, self._order, self._bypass.prepared = _Step(), Order(), False
         self._spared = frozenset()
         self._bypass.spare([])
@@ -339,7 +339,8 @@ def _check_product(name: str, product: Product, gradient: torch.Tensor, toleranc
     if bool(apart > tolerance * gradient.norm()):
         raise ValueError(
             f"the gradient of {name} is not the product of what its layer was given and what came back; "
-            "it is used elsewhere, or changed on the way: use another technique"
+            "it is used elsewhere, or changed on the way, so use another technique; or it was compiled, and called "
+            "before this one was attached"
         )
 
 

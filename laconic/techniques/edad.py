@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from laconic.layers.catalog import Found
+    from laconic.layers.compiled import Listener
 
 
 @dataclass(frozen=True)
@@ -196,15 +197,16 @@ class ChainTaps(Taps):
     def _called(
         self,
         name: str,
+        listener: Listener,
         module: nn.Module,
         _arguments: tuple[Tensor, ...],
         _named: Mapping[str, Tensor],
         output: Tensor,
-    ) -> None:
+    ) -> Tensor | None:
         given, self._given = self._given, ()
         if output.requires_grad and not given:
             raise RuntimeError(f"the end of {name} was called without its beginning; EDAD needs all of it")
-        super()._called(name, module, given, {}, output)
+        return super()._called(name, listener, module, given, {}, output)
 
 
 class ChainScheme(DADScheme):
