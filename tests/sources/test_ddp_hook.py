@@ -79,8 +79,7 @@ def test_hooks_compare_their_techniques_too():
 @pytest.mark.parametrize(("call", "said"), [("", True), ("hook.__class__._open = lambda *_: hook; ", False)])
 def test_a_hook_that_is_never_called_says_so_when_the_program_ends(call, said):
     use = (
-        "hook.reduce = lambda bucket: None; "
-        "hook(None, types.SimpleNamespace(buffer=lambda: torch.zeros(1)))"
+        "hook.reduce = lambda bucket: None; hook(None, types.SimpleNamespace(buffer=lambda: torch.zeros(1)))"
         if call
         else ""
     )
