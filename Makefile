@@ -5,7 +5,11 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard $(addprefix laconic/kernels/,*.inc */*.inc */*.h */*.cpp))
 
-.PHONY: demo test lint bench clean
+CLANG := build/clang
+SITE  := import site; print(site.getsitepackages()[0])
+CPU_TESTS := $(addprefix tests/kernels/test_,$(addsuffix .py,thc packing plain gennorm gennorm_average coding sign_vote))
+
+.PHONY: demo test lint bench clang clean
 
 demo: $(READY)  ## train side by side over a slow link and write demo/report.html
 	rm -rf demo
@@ -22,6 +26,17 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ops
+
+clang: $(if $(shell command -v clang++),$(CLANG)/.ready)  ## the kernels as Clang builds them, under their tests
+	$(if $^,$(CLANG)/bin/python -m pytest -q -n 2 $(CPU_TESTS),@echo "skipped: clang++ is not installed")
+
+# An environment of its own for the extension; everything else is the other's.
+$(CLANG)/.ready: $(READY)
+	$(BIN)/python -m venv --without-pip $(CLANG)
+	$(BIN)/python -c '$(SITE)' > $$($(CLANG)/bin/python -c '$(SITE)')/shared.pth
+	CXX=clang++ PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip --python $(CLANG)/bin/python \
+	  install --quiet --no-deps --editable . --config-settings build-dir=$(CLANG)/build
+	touch $@
 
 $(READY): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

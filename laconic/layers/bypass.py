@@ -112,5 +112,6 @@ def is_beside(value: torch.Tensor) -> bool:
 
 
 def _saves_elsewhere() -> bool:
-    """Whether somebody takes what autograd saves, as a checkpoint does, and will count it."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    """Whether somebody takes what autograd saves, as a checkpoint does, and will count it; torch 2.6 cannot say."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
