@@ -10,7 +10,7 @@ Keys, under the group's name and the number of the attachment on it:
     here/k      worker k has heard that, and lives
     failed      who failed for a reason of its own, and the reason; the first to say so
     verdict     what has happened, as all will say it; the first to say so
-    alike s/k   the digest of worker k's parameters when it saved its state in step s
+    alike s n/k the digest of worker k's parameters when it saved its state in step s, for the nth time
     left/k      worker k needs nobody any more, and why
 """
 

@@ -68,9 +68,9 @@ class Likeness(NamedTuple):
         if self.on_drift == "broadcast":
             yield from self._repair(source, post, label)
 
-    def saved(self, step: int, alarm: Quiet, seat: Seat) -> None:
-        """This worker, which saves its state, has the parameters of those who have done so in this step before."""
-        heard = alarm.said(f"alike {step}", str(self.digest()))
+    def saved(self, step: int, times: int, alarm: Quiet, seat: Seat) -> None:
+        """This worker, which saves its state, has the parameters of those who have done so as often in this step."""
+        heard = alarm.said(f"alike {step} {times}", str(self.digest()))
         if len(set(heard.values())) > 1:
             self._complain(heard, step, seat)
 

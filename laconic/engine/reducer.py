@@ -11,7 +11,7 @@ import functools
 import math
 import traceback
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,6 +112,7 @@ class Reducer:
         self._reported = Stats()
         self._current: _Step | None = None
         self._scaler: Scaler | None = None
+        self._saves: Counter[int] = Counter()
         self._begun = self._loaded = False
         self._lane = lane_for(post, device, self.meter, self.alarm)
 
@@ -205,7 +206,8 @@ class Reducer:
         memory = self.memory
         memory.rescale(1.0)
         if self._likeness is not None:
-            self._likeness.saved(self.step, self.alarm, self.seat)
+            self._saves[self.step] += 1
+            self._likeness.saved(self.step, self._saves[self.step], self.alarm, self.seat)
         return {"memory": memory.values(), "tallies": memory.tallies(), "scale": 1.0}
 
     def check(self, state: Mapping[str, Any], sizes: Mapping[str, int]) -> None:

@@ -134,7 +134,7 @@ def test_listeners_hear_of_every_step_what_it_added():
         assert sum(stats.sent for _, stats in heard) == total.sent
         assert all(stats.steps == 1 for _, stats in heard)
         assert sum(stats.seconds["encode"] for _, stats in heard) == pytest.approx(total.seconds["encode"])
-        assert set(total.seconds) == {"encode", "up", "combine", "down", "decode", "waiting"}
+        assert set(total.seconds) == {"encode", "seal", "up", "combine", "down", "decode", "waiting"}
 
 
 def _listener_that_fails():
