@@ -181,7 +181,7 @@ def _start(command: list[str], log: Path, variables: dict[str, str]) -> Popen[by
 
 def _run(error_file: str, target: str, *arguments: str) -> int:
     """`target` has run as the main program, bound to its parent; 1 if it raised."""
-    _end_with_parent()
+    end_with_parent()
     sys.argv = [target, *arguments]
     is_script = target.endswith(".py")
     if not getattr(sys.flags, "safe_path", False):
@@ -198,7 +198,7 @@ def _run(error_file: str, target: str, *arguments: str) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """The kernel kills this process as soon as its parent ends, or it has ended already."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

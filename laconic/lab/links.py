@@ -131,6 +131,10 @@ class Lab:
         process = self._holders[worker + 1].pid if self.isolated else os.getpid()
         return interface_counters(self.interface, Path(f"/proc/{process}/net/dev"))
 
+    def at_switch(self, tool: str, *lines: str) -> None:
+        """`ip` or `tc` has carried out these lines at the switch, where the cable of worker k ends in p<k>."""
+        self._batch(self._holders[0], tool, list(lines))
+
     def _why_not(self) -> str | None:
         """None with every link in place, or the sentence that says why there are none."""
         if os.environ.get(DISABLE) == "1":
