@@ -48,9 +48,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page, such as docs/faults.md")
     options = parser.parse_args()
     wanted = [kind for kind in KINDS if kind.name in options.faults]
-    tasks = [
-        Task(*each) for each in itertools.product(wanted, options.techniques, range(options.trials))
-    ]
+    tasks = [Task(*each) for each in itertools.product(wanted, options.techniques, range(options.trials))]
     options.outcomes.parent.mkdir(parents=True, exist_ok=True)
     with options.outcomes.open("a") as file, tempfile.TemporaryDirectory() as logs:
         for outcome in outcomes(tasks, options.techniques, options.abreast, Path(logs)):

@@ -56,7 +56,11 @@ class Worker:
         """The sentence with which its program ended, without who says it and where that was; or nothing."""
         text = self.log.read_text(errors="replace")
         last = re.findall(rf"^(?:\[rank\d+\]: )?{ERROR}: (.*)$", text, re.MULTILINE)
-        return re.sub(rf"^(Got the following .* callback: |{ERROR}: |worker {self.number} of \d+: )*", "", (last or [""])[-1])
+        return re.sub(
+            rf"^(Got the following .* callback: |{ERROR}: |worker {self.number} of \d+: )*",
+            "",
+            (last or [""])[-1],
+        )
 
     def signal(self, number: int) -> None:
         """The worker's program is sent a signal, if it has not ended."""

@@ -7,7 +7,7 @@ group's store (board.py), so it works where no message comes through any more.
 Who sees what, when a worker
     is killed           its neighbor's pulse ends at once (pulse.py), whatever becomes of messages under way
     is stopped, cut off the same neighbor misses its beats for `patience` seconds
-    fails, lives on     it says so; the others hear it within a tick
+    fails, lives on     it says so, also where only its program knows of it (program.py); the others hear it at once
     ends its program    it says so; whoever still needs it then learns that it has ended
 """
 
@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from laconic.core.place import Seat
 from laconic.engine.board import Board
+from laconic.engine.program import Program
 from laconic.engine.pulse import Neighbor, Pulse
 from laconic.places.peers import patience_of
 
@@ -51,11 +52,27 @@ class LinkError(RuntimeError):
     """A transfer has not come to its end, and whoever was waiting for it does not know why."""
 
 
+@contextlib.contextmanager
+def linked() -> Iterator[None]:
+    """What goes wrong in here is the link's, or that of whoever is at its other end."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LinkError(str(error)) from error
+
+
 class Quiet:
     """There is nobody to tell."""
 
     step: int | None = None
     """The step that is under way."""
+
+    def begin(self, step: int) -> None:
+        """The step is under way; others wait for all of its gradients."""
+        self.step = step
+
+    def complete(self) -> None:
+        """All of the step's gradients are under way."""
 
     def verdict(self, error: BaseException) -> BaseException:
         """Why that happened, as far as can be known; from now on nobody waits for anything."""
@@ -68,6 +85,15 @@ class Quiet:
         """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
         return {}
 
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Whoever fails in here says why, and the others fail, too."""
+        try:
+            yield
+        except BaseException as error:
+            verdict = self.verdict(error)
+            raise verdict from (error if verdict is not error else None)
+
     def close(self) -> None:
         """This worker needs the others no more."""
 
@@ -76,12 +102,10 @@ class Alarm(Quiet):
     """One worker's alarm among those of `group`."""
 
     def __init__(self, group: dist.ProcessGroup, patience: float = PATIENCE) -> None:
-        if not patience > 0:
-            raise ValueError(f"patience is {patience}; it is in seconds, and must be above zero")
         self.seat = Seat(dist.get_rank(group), dist.get_world_size(group))
         self.patience = patience
         self.board = Board(group, patience)
-        self._group, self._timeout = group, patience_of(group).total_seconds()
+        self.group, self._timeout = group, patience_of(group).total_seconds()
         self._tick = min(TICK, patience / 8) * max(1.0, self.seat.workers / 128)  # the store serves them all
         self._roll_call = max(ROLL_CALL, 4 * self._tick)
         self._neighbor = Neighbor(self.board, self.seat, patience)
@@ -94,13 +118,14 @@ class Alarm(Quiet):
         self._deaf = False
         self._known, self._wake = threading.Event(), threading.Event()
         self._pulse: Pulse | None = None
+        self._program = Program()
         self._thread = threading.Thread(target=self._run, name="laconic-alarm", daemon=True)
         self._thread.start()
         atexit.register(self._at_exit)
 
     def verdict(self, error: BaseException) -> BaseException:
         """Why that happened, as far as can be known; from now on nobody waits for anything."""
-        if isinstance(error, LinkError):
+        if _is_a_symptom(error):
             self._notice(_short(error))
             self._known.wait(self._roll_call + MARGIN)
         elif self._verdict is None:
@@ -108,6 +133,15 @@ class Alarm(Quiet):
         self._settle(error)
         self._wake.set()
         return self._verdict or error
+
+    def begin(self, step: int) -> None:
+        """The step is under way; others wait for all of its gradients."""
+        self.step = step
+        self._program.begin()
+
+    def complete(self) -> None:
+        """All of the step's gradients are under way."""
+        self._program.complete()
 
     def listen(self, listener: Callable[[BaseException], None]) -> None:
         """`listener` is called with the verdict, in whatever thread; it must not wait."""
@@ -127,16 +161,6 @@ class Alarm(Quiet):
         self._try(ask)
         return heard
 
-    @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Whoever fails in here says why, and the others fail, too."""
-        try:
-            yield
-        except BaseException as error:
-            self.verdict(error)
-            self.close()
-            raise
-
     def until(self, condition: Callable[[], bool]) -> None:
         """The condition, of what others write, is true; it is not waited for in vain."""
         pause, deadline = 0.001, time.monotonic() + self._timeout
@@ -154,7 +178,7 @@ class Alarm(Quiet):
     def watch(self) -> None:
         """A neighbor's death is noticed at once; all workers must call it."""
         if self.seat.workers > 1:
-            self._pulse = Pulse(self._group, self._pulse_ended)
+            self._pulse = Pulse(self.group, self._pulse_ended)
 
     def close(self) -> None:
         """This worker needs the others no more."""
@@ -214,6 +238,9 @@ class Alarm(Quiet):
         """What there is to say is said, and what others said is heard."""
         if self._neighbor.is_silent():
             self._notice(f"silent for {self.patience:g} s")
+        failure = self._program.failure() if self._verdict is None else None
+        if failure is not None and not _is_a_symptom(failure):
+            self.verdict(failure)
         said = {"failed": self._own, "symptom": self._symptom}
         if said != self._said:
             self._said = said
@@ -271,6 +298,13 @@ def _named(workers: list[int], of: int) -> str:
     if len(workers) == 1:
         return f"worker {workers[0]} of {of} is"
     return f"workers {', '.join(map(str, workers[:-1]))} and {workers[-1]} of {of} are"
+
+
+def _is_a_symptom(error: BaseException) -> bool:
+    """Whether it only says that somebody does not answer, wherever in the program that was seen."""
+    return isinstance(error, LinkError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in CLOSED)
+    )
 
 
 def _told(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from laconic.core import streams
 from laconic.core.meter import Meter, Stats
 from laconic.core.place import Label, Place, Seat, Traffic, Way
 from laconic.core.technique import Bucket, Scaler, Setting
-from laconic.engine.alarm import LinkError, Quiet
+from laconic.engine.alarm import Quiet, linked
 from laconic.engine.mixer import Mixer
 from laconic.engine.reducer import Reducer
 from laconic.messages.crossover import Modular
@@ -172,7 +172,8 @@ class Gossiper:
 
     def _begin(self) -> None:
         """All workers are at the same step, which is what they draw their peers by."""
-        self.alarm.step = self.step
+        self.alarm.begin(self.step)
+        self.alarm.complete()
         if self._begun or not self.gossips:
             return
         self._begun = True
@@ -186,10 +187,8 @@ class Gossiper:
             )
 
     def _wait(self, start: Callable[[], dist.Work]) -> None:
-        try:
+        with linked():
             self._mixer.wait(start())
-        except RuntimeError as error:
-            raise self.alarm.verdict(LinkError(str(error))) from error
 
     def _depart(self, layout: Layout) -> None:
         """Parameters are on their way."""

@@ -24,13 +24,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from laconic.core import streams
-from laconic.engine.alarm import LinkError, Quiet
+from laconic.engine.alarm import LinkError, Quiet, linked
 from laconic.engine.waiters import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import torch.distributed as dist
 
     from laconic.core.meter import Meter
     from laconic.core.place import Post, Transfer, Trip
@@ -196,7 +194,8 @@ class InterleavedLane(Lane):
 
     def _issue(self, traveler: _Traveler, transfer: Transfer) -> None:
         self._meter.depart(transfer)
-        work = _started(transfer)
+        with linked():
+            work = transfer.start()
 
         def tell(error: Exception | None) -> None:
             self._events.put(lambda: self._arrive(traveler, transfer, error))
@@ -226,14 +225,7 @@ class StreamLane(Lane):
             streams.after(traveler.ready)
             for transfer in traveler.journey:
                 self._meter.count(transfer)
-                with self._meter.phase(transfer.phase):
-                    _started(transfer).wait()
+                with self._meter.phase(transfer.phase), linked():
+                    transfer.start().wait()
             stream.wait_stream(previous)  # what is done on this stream is done on both
             self._end(traveler)
-
-
-def _started(transfer: Transfer) -> dist.Work:
-    try:
-        return transfer.start()
-    except RuntimeError as error:
-        raise LinkError(str(error)) from error

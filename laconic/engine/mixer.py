@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from laconic.core.place import Label, Transfer, Way
 from laconic.core.technique import Reading
-from laconic.engine.alarm import LinkError, Quiet
-from laconic.engine.waiters import Waiters
+from laconic.engine.alarm import LinkError, Quiet, linked
+from laconic.engine.waiters import Waiters, never_ends, to_the_end
 from laconic.messages.crossover import BLOCK, Coded, Modular
 from laconic.messages.seals import SEAL, opened, seal
 from laconic.numerics import topology
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from laconic.engine.flat_view import FlatView
     from laconic.techniques.crossover import Crossover
 
+ENDS = 1.0
+"""Seconds in which threads end whose connections are closed."""
 OTHER = -1
 """The number of what is no segment."""
 
@@ -80,7 +82,9 @@ class Mixer:
         self._unread: list[float] = []
         self._early: list[int] = []
         # On a device's stream nothing is waited for, and the order is the same on all workers.
-        self._waiters = Waiters(technique.segments + 1) if carrier.type == "cpu" else None
+        self._waiters = (
+            Waiters(technique.segments + 1, "mixer", to_the_end) if carrier.type == "cpu" else None
+        )
         self._ended: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
         self.error: BaseException | None = None
         """Why nothing more will be heard, if so."""
@@ -94,14 +98,15 @@ class Mixer:
         self._ended.put(self.error)
 
     def close(self) -> None:
-        """No thread is left."""
-        if self._waiters is not None:
-            self._waiters.close()
+        """No thread is left, but for those that wait for half a message of somebody who is gone."""
+        if self._waiters is not None and not self._waiters.close(ENDS):
+            never_ends((self._group, [leg.works for leg in self._legs.values()]))
 
     def wait(self, work: dist.Work) -> None:
         """Something other than a segment has ended."""
         if self._waiters is None:
-            work.wait()
+            with linked():
+                work.wait()
             return
         self._waiters.post([work], functools.partial(self._tell, OTHER))
         while (number := self._next(OTHER)) != OTHER:
@@ -189,7 +194,8 @@ class Mixer:
             to, leg.source = (int(peers[self._node]) for peers in (partners, topology.sources(partners)))
             receives.append(dist.P2POp(dist.irecv, leg.heard, self._ranks[leg.source], self._group, number))
             sends.append(dist.P2POp(dist.isend, leg.message, self._ranks[to], self._group, number))
-        works = dist.batch_isend_irecv(receives + sends)
+        with linked():
+            works = dist.batch_isend_irecv(receives + sends)
         each = len(works) == 2 * len(numbers)  # gloo has a work for each of them, NCCL one for all
         for place, number in enumerate(numbers):
             self._legs[number].works = [works[place], works[place + len(numbers)]] if each else works
@@ -214,8 +220,9 @@ class Mixer:
     def _next(self, upcoming: int) -> int:
         """The number of a segment that has been heard and sent."""
         if self._waiters is None:
-            for work in self._legs[upcoming].works:
-                work.wait()
+            with linked():
+                for work in self._legs[upcoming].works:
+                    work.wait()
             return upcoming
         if self.error is None:
             ended = self._ended.get()

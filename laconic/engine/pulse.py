@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FOREVER = timedelta(days=3650)
 BEAT = 5.0
 """Seconds between two beats."""
+ENDS = 5.0
+"""Seconds in which a thread ends whose connections are closed; usually at once."""
 
 
 class Pulse:
@@ -49,7 +51,7 @@ class Pulse:
         self._closed = True
         dissolve(self._group)
         if self._thread is not threading.current_thread():
-            self._thread.join(1.0)
+            self._thread.join(ENDS)
 
     def _run(self) -> None:
         own, workers = self._group.rank(), self._group.size()

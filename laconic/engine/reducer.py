@@ -247,7 +247,7 @@ class Reducer:
             self.step = self._agreed_step()
         if self._current is None:
             self._current = _Step(self.step, self._settle())
-            self.alarm.step = self.step
+            self.alarm.begin(self.step)
         return self._current
 
     def _settle(self) -> float:
@@ -290,6 +290,7 @@ class Reducer:
             step.closed = self.meter.mark()
             self._current = None
             self.step += 1
+            self.alarm.complete()
         arrive, fail = functools.partial(self._arrive, passage), functools.partial(self._fail, passage)
         for journey in travels:
             self._lane.submit(journey, arrive, fail)

@@ -37,6 +37,7 @@ PATIENCE = 3.0  # seconds from asking a process to end to killing it
 FALLOUT = re.compile(
     "Connection (closed|reset) by peer|Connection refused|Broken pipe|remote process exited"
     "|DistNetworkError|DistStoreError|RendezvousConnectionError"
+    r"|worker \d+ of \d+: (workers? \d|a connection is broken|the others took)"
 )
 
 

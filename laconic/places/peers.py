@@ -315,15 +315,16 @@ def patience_of(group: dist.ProcessGroup) -> timedelta:
 def cut(group: dist.ProcessGroup) -> None:
     """All transfers of the group have ended, whether or not they came to their end, here and at the other end.
 
-    gloo's own `abort` does nothing. A receive that nobody serves, and that is not waited for, closes all connections.
-    Only who waits for a message of which half has come is not woken.
+    gloo's own `abort` does nothing. A receive that nobody serves, and that is not waited for, closes all connections,
+    unless the one that it asks is gone: so it asks all. Only who waits for a message of which half has come is not
+    woken.
     """
-    if group.size() == 1 or torch.device("cpu") not in group._device_types:
+    if torch.device("cpu") not in group._device_types:
         return
-    with contextlib.suppress(RuntimeError):
-        group.recv([torch.empty(1)], (group.rank() + 1) % group.size(), NOBODY).wait(
-            timedelta(milliseconds=1)
-        )
+    others = (peer for peer in range(group.size()) if peer != group.rank())
+    for peer in others:
+        with contextlib.suppress(RuntimeError):
+            group.recv([torch.empty(1)], peer, NOBODY).wait(timedelta(milliseconds=1))
 
 
 def dissolve(group: dist.ProcessGroup) -> None:

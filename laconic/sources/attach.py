@@ -6,6 +6,7 @@ gradients to an engine: DDP's buckets or a model's layers to a reducer, its para
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from dataclasses import replace
@@ -32,7 +33,7 @@ from laconic.sources.replicas import Replicas
 from laconic.sources.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.nn.parallel import DistributedDataParallel
 
@@ -59,9 +60,8 @@ def attach(
     never if that is 0; where they differ, an error or a warning names those of whom there are fewer, or these get
     the others' parameters: `on_drift` "raise", "warn" or "broadcast".
     """
-    ddp = unwrapped(model)
-    alarm = Alarm(ddp.process_group, patience)
-    with alarm.telling():
+    with attaching(getattr(model, "process_group", None), patience) as alarm:
+        ddp = unwrapped(model)
         check(technique, place)
         slot = free_slot(ddp)
         request = _Request(
@@ -188,16 +188,32 @@ _CONNECT = {
 }
 
 
+@contextlib.contextmanager
+def attaching(group: dist.ProcessGroup | None, patience: float) -> Iterator[Alarm]:
+    """The alarm of the group's workers, or everybody's; whoever fails in here says why, and the others fail, too."""
+    group = group or dist.group.WORLD
+    if group is None:
+        raise RuntimeError("there is no process group; call torch.distributed.init_process_group() first")
+    sensible = isinstance(patience, int | float) and patience > 0
+    alarm = Alarm(group, patience if sensible else PATIENCE)
+    try:
+        with alarm.telling():
+            if not sensible:
+                raise ValueError(f"patience is {patience}; it is in seconds, and must be above zero")
+            yield alarm
+    except BaseException:
+        alarm.close()
+        raise
+
+
 def check(technique: Technique, place: Place) -> None:
-    """`technique` is one, `place` can serve it, and there is a process group."""
+    """`technique` is one, and `place` can serve it."""
     if isinstance(technique, type) or not (hasattr(technique, "bind") and hasattr(technique, "reads")):
         raise TypeError(f"{technique!r} is not a technique; pass a value such as laconic.Dense()")
     if isinstance(place, type) or not hasattr(place, "offers"):
         raise TypeError(f"{place!r} is not a place; pass a value such as laconic.Peers()")
     if not technique.needs & place.offers:
         raise ValueError(f"{place!r} offers {place.offers}, but {technique!r} needs {technique.needs}")
-    if not dist.is_initialized():
-        raise RuntimeError("there is no process group; call torch.distributed.init_process_group() first")
 
 
 def compare(alarm: Alarm, technique: str, parameters: object = None) -> None:

@@ -128,14 +128,16 @@ class Attachment:
 
     def average(self) -> nn.Module:
         """A copy of the model with the mean of all workers' parameters and buffers; all workers must call it."""
-        return self._known_replicas().average()
+        with self.engine.alarm.telling():
+            return self._known_replicas().average()
 
     def consensus(self, average: nn.Module | None = None) -> float:
         """How far apart workers are: the mean of |own - mean|², over |mean|²; all workers must call it.
 
         With the `average` at hand, as `average()` gave it to all of them since the last step, one number travels.
         """
-        return self._known_replicas().consensus(average)
+        with self.engine.alarm.telling():
+            return self._known_replicas().consensus(average)
 
     def land(self) -> None:
         """What was under way, if anything, is part of the parameters; all workers must call it."""

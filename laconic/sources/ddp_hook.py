@@ -15,15 +15,13 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from laconic.core.meter import Stats
 from laconic.core.place import Place, Traffic
 from laconic.core.technique import Scaler, Setting
-from laconic.engine.alarm import PATIENCE, Alarm
+from laconic.engine.alarm import PATIENCE
 from laconic.engine.reducer import Reducer
 from laconic.places.peers import Peers
-from laconic.sources.attach import check, compare
+from laconic.sources.attach import attaching, check, compare
 from laconic.sources.attachment import Attachment
 from laconic.sources.ddp import Buckets
 from laconic.sources.watch import Watch
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
+    import torch.distributed as dist
 
     from laconic.core.technique import Technique
 
@@ -85,16 +84,13 @@ class Hook:
             self._attachment.load_state_dict(state)
 
     def _open(self, device: torch.device) -> Attachment:
-        check(self.technique, self.place)
-        group = self._group or dist.group.WORLD
-        assert group is not None
         more = " with a scaler" if self._scaler is not None else ""
-        alarm = Alarm(group, self._patience)
-        with alarm.telling():
-            scheme = self.technique.bind(Setting(dist.get_world_size(group), self.place.offers))
+        with attaching(self._group, self._patience) as alarm:
+            check(self.technique, self.place)
+            scheme = self.technique.bind(Setting(alarm.seat.workers, self.place.offers))
             self.technique = scheme.technique
             compare(alarm, f"{self.technique!r} at {self.place!r}{more}")
-            post = self.place.open(group, device, Traffic(scheme.routes, scheme.surveys))
+            post = self.place.open(alarm.group, device, Traffic(scheme.routes, scheme.surveys))
             reducer = Reducer(scheme, post, device, alarm=alarm)
             if self._scaler is not None:
                 reducer.scaled(self._scaler)

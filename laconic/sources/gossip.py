@@ -73,11 +73,8 @@ class Gossip:
                 raise RuntimeError(
                     f"{name} was frozen when Crossover was attached, so nobody would hear of it; attach again"
                 )
-        try:
+        with self.engine.alarm.telling():
             self.engine.mix(self._mixed())
-        except BaseException as error:  # whatever it is, the others must learn of it
-            verdict = self.engine.alarm.verdict(error)
-            raise verdict from (error if verdict is not error else None)
 
     def _mixed(self) -> Layout:
         """Parameters, and with momentum "mixed" what the optimizer keeps for each of their numbers."""

@@ -25,7 +25,10 @@ class _Work:
     def __init__(self):
         self.future = torch.futures.Future()
 
-    def wait(self):
+    def is_completed(self):
+        return self.future.done()
+
+    def wait(self, _timeout=None):
         self.future.wait()
 
 

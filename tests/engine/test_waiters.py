@@ -2,8 +2,9 @@ import queue
 import threading
 import time
 import weakref
+from datetime import timedelta
 
-from laconic.engine.waiters import Waiters
+from laconic.engine.waiters import Waiters, to_the_end
 
 
 class Work:
@@ -15,8 +16,12 @@ class Work:
     def end(self):
         self._end.set()
 
-    def wait(self):
-        assert self._end.wait(10)
+    def is_completed(self):
+        return self._end.is_set()
+
+    def wait(self, timeout=timedelta(seconds=10)):
+        if not self._end.wait(timeout.total_seconds()):
+            raise RuntimeError("Operation timed out!")
         if self._error is not None:
             raise self._error
 
@@ -79,6 +84,21 @@ def test_nothing_of_what_has_ended_is_kept():
         assert time.monotonic() < deadline
         time.sleep(0.002)
     posted.waiters.close()
+
+
+def test_a_thread_ends_whose_work_does_not():
+    posted = Posted(1)
+    posted.post(0, Work())
+    assert posted.waiters.close(10)
+
+
+def test_and_one_that_waits_to_the_end_does_not():
+    waiters, work, told = Waiters(1, wait=to_the_end), Work(), queue.SimpleQueue()
+    waiters.post([work], told.put)
+    assert not waiters.close(0.1)
+    work.end()
+    assert told.get(timeout=10) is None
+    assert waiters.close(10)
 
 
 def test_closed_threads_end():

@@ -21,8 +21,11 @@ class WorkerError(Exception):
     """A worker raised; the message has its traceback."""
 
 
-def run(workers, function, *arguments, seconds=90):
-    """`[function(*arguments) on worker 0, on worker 1, …]`; inside it torch.distributed is initialized."""
+def run(workers, function, *arguments, seconds=90, lost=()):
+    """`[function(*arguments) on worker 0, on worker 1, …]`; inside it torch.distributed is initialized.
+
+    Of those who are `lost` on the way there is None.
+    """
     with tempfile.TemporaryDirectory() as directory:
         pipes, processes = [], []
         for rank in range(workers):
@@ -35,7 +38,9 @@ def run(workers, function, *arguments, seconds=90):
             pipes.append(ours)
             processes.append(process)
         try:
-            return [_receive(pipe, rank, seconds) for rank, pipe in enumerate(pipes)]
+            return [
+                None if rank in lost else _receive(pipe, rank, seconds) for rank, pipe in enumerate(pipes)
+            ]
         finally:
             for process in processes:
                 process.kill()
