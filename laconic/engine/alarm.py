@@ -240,6 +240,8 @@ class Alarm(Quiet):
             self._notice(f"silent for {self.patience:g} s")
         failure = self._program.failure() if self._verdict is None else None
         if failure is not None and not _is_a_symptom(failure):
+            if self.step is not None and not self._program.is_open:
+                self.step += 1  # of which no gradient has left
             self.verdict(failure)
         said = {"failed": self._own, "symptom": self._symptom}
         if said != self._said:

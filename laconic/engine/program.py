@@ -42,7 +42,8 @@ class Program:
     def __init__(self) -> None:
         self._steps: set[CodeType] = {FORWARD}
         """What a step's errors come through."""
-        self._open, self._count = False, 0
+        self.is_open, self._count = False, 0
+        """Whether a step is under way some of whose gradients are still to come; and how many steps have begun."""
         self._first: dict[int, int] = {}
         """How many steps had begun when an error that still matters was seen first."""
         self._seen: tuple[int, int] | None = None
@@ -50,18 +51,18 @@ class Program:
 
     def begin(self) -> None:
         """A step is under way, as this thread's work or in a thread that waits for it."""
-        self._open, self._count = True, self._count + 1
+        self.is_open, self._count = True, self._count + 1
         if self._count == 1:
             self._steps.update(_callers())
 
     def complete(self) -> None:
         """All of the step's gradients are under way."""
-        self._open = False
+        self.is_open = False
 
     def failure(self) -> BaseException | None:
         """What has gone wrong with a step, if the program has not gone on since; it is asked time and again."""
         error, now = self._error(), time.monotonic()
-        stopped = error is None and self._open and not _in_backward()
+        stopped = error is None and self.is_open and not _in_backward()
         seen = (id(error), self._count) if error is not None or stopped else None
         if seen != self._seen:
             self._seen, self._since = seen, now

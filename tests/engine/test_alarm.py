@@ -153,7 +153,7 @@ def _gossips_and_fails():
 
 
 def _average_without_one():
-    _, _, attachment = gossiper(laconic.Crossover(segments=1), lr=0.1)
+    _model, _optimizer, attachment = gossiper(laconic.Crossover(segments=1), lr=0.1)
     if dist.get_rank() == CULPRIT:
         os.kill(os.getpid(), signal.SIGKILL)
     return _sentence(attachment.average)
