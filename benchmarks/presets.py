@@ -11,6 +11,7 @@ rates   Half and twice the learning rates of `paper` and `votes`, one seed: `pyt
         --rates …` shows them beside.
 votes   S³GD-MV's own question: do sparse votes beat the signs of everything (signSGD with majority vote), and how far
         is the average ahead, if workers see all labels, and if each sees two of ten?
+adam    What error feedback does under Adam in a long run: 2,000 steps of `text`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,14 @@ def _votes(split: str, rows: str, seeds: int = 3) -> str:
     )
 
 
+_FEEDBACK = ("ddp", "thc", "gennorm")
+
+
+def _adam(lr: float, seeds: int) -> str:
+    rows = " ".join(f"{technique}@lr={lr:g}" for technique in _FEEDBACK)
+    return f"text --workers 4 --link none --seeds {seeds} --steps 2000 --eval-every 125 --techniques {rows}"
+
+
 PRESETS = {
     **presets.PRESETS,
     "paper": _paper(),
@@ -111,4 +120,5 @@ PRESETS = {
         *(_votes(split, _other_rates(rows.split()), seeds=1) for split, rows in _VOTES),
     ),
     "votes": tuple(_votes(split, rows) for split, rows in _VOTES),
+    "adam": (_adam(0.002, seeds=2), _adam(0.001, seeds=2)),
 }
