@@ -9,7 +9,7 @@ CLANG := build/clang
 SITE  := import site; print(site.getsitepackages()[0])
 CPU_TESTS := $(addprefix tests/kernels/test_,$(addsuffix .py,thc packing plain gennorm gennorm_average coding sign_vote))
 
-.PHONY: demo test lint bench clang clean
+.PHONY: demo test lint bench clang faults clean
 
 demo: $(READY)  ## train side by side over a slow link and write demo/report.html
 	rm -rf demo
@@ -26,6 +26,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.ops
+
+faults: $(READY)  ## what workers make of what goes wrong, 20 trials of each kind: hours; writes docs/faults.md
+	$(BIN)/python -m benchmarks.faults --outcomes runs/faults.jsonl --out docs/faults.md
 
 clang: $(if $(shell command -v clang++),$(CLANG)/.ready)  ## the kernels as Clang builds them, under their tests
 	$(if $^,$(CLANG)/bin/python -m pytest -q -n 2 $(CPU_TESTS),@echo "skipped: clang++ is not installed")

@@ -8,12 +8,13 @@ import dataclasses
 import itertools
 import json
 import queue
+import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.faults import page, trial
+from benchmarks.faults import launched, page, trial
 from benchmarks.faults.kinds import KINDS, Kind
 from benchmarks.faults.stage import Stage, until
 from laconic.lab.links import Lab, parse_links
@@ -31,7 +32,8 @@ TECHNIQUES = (
 class Task(NamedTuple):
     """A trial to come."""
 
-    kind: Kind
+    kind: Kind | str
+    """At the ends of links, or by its name one that torchrun starts."""
     technique: str
     number: int
 
@@ -39,7 +41,7 @@ class Task(NamedTuple):
 def main() -> None:
     """Outcomes are in the file, and the page is written."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    names = [kind.name for kind in KINDS]
+    names = [*(kind.name for kind in KINDS), *launched.KINDS]
     parser.add_argument("--techniques", nargs="+", default=TECHNIQUES, metavar="SPEC")
     parser.add_argument("--faults", nargs="+", default=names, choices=names, metavar="FAULT")
     parser.add_argument("--trials", type=int, default=20)
@@ -47,7 +49,7 @@ def main() -> None:
     parser.add_argument("--outcomes", type=Path, default=Path("runs/faults.jsonl"), metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page, such as docs/faults.md")
     options = parser.parse_args()
-    wanted = [kind for kind in KINDS if kind.name in options.faults]
+    wanted = [kind for kind in (*KINDS, *launched.KINDS) if _name(kind) in options.faults]
     tasks = [Task(*each) for each in itertools.product(wanted, options.techniques, range(options.trials))]
     options.outcomes.parent.mkdir(parents=True, exist_ok=True)
     with options.outcomes.open("a") as file, tempfile.TemporaryDirectory() as logs:
@@ -56,7 +58,8 @@ def main() -> None:
             file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
             file.flush()
     if options.out is not None:
-        page.write(options.outcomes, options.out)
+        command = " ".join(["python -m benchmarks.faults", *sys.argv[1:]])
+        page.write(options.outcomes, options.out, LINK, WORKERS, command)
 
 
 def outcomes(
@@ -105,9 +108,20 @@ def _work(
 ) -> None:
     try:
         while (task := left.get()) is not None:
-            found.put(trial.play(stage, *task, logs, undisturbed[task.technique]))
+            found.put(_play(stage, task, logs, undisturbed[task.technique]))
     except BaseException as error:  # whatever it is, the one who waits must learn of it
         found.put(error)
+
+
+def _play(stage: Stage, task: Task, logs: Path, undisturbed: Mapping[int, str]) -> trial.Outcome:
+    if isinstance(task.kind, str):
+        with tempfile.TemporaryDirectory() as own:
+            return launched.play(task.kind, task.technique, Path(own))
+    return trial.play(stage, task.kind, task.technique, task.number, logs, undisturbed)
+
+
+def _name(kind: Kind | str) -> str:
+    return kind if isinstance(kind, str) else kind.name
 
 
 def told(outcome: trial.Outcome) -> str:

@@ -9,7 +9,9 @@ parameters are.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import sys
 import time
 from datetime import timedelta
@@ -39,7 +41,7 @@ SIZES = (128, 512, 256, 10)
 BATCH = 16
 
 
-class Mishap(Exception):
+class MishapError(Exception):
     """What a script itself may raise."""
 
 
@@ -49,13 +51,14 @@ def main(words: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     rank = dist.get_rank()
+    _say("process", os.getpid())
     model, optimizer = _model(settings["technique"])
     mishap = settings.get("mishap") if rank == settings.get("culprit") else None
     generator = torch.Generator().manual_seed(rank)
     for step in range(settings["steps"]):
         try:
             _step(model, optimizer, generator, mishap if step == AT_STEP else None)
-        except Mishap:
+        except MishapError:
             if mishap == "raises":
                 raise
             time.sleep(LIVES_ON)
@@ -67,14 +70,18 @@ def main(words: str) -> None:
 def _model(spec: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
     """A model of several buckets, with the technique attached."""
     torch.manual_seed(0)
-    pairs = zip(SIZES, SIZES[1:], strict=False)
-    layers = [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
+    layers = [layer for pair in itertools.pairwise(SIZES) for layer in (nn.Linear(*pair), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers[:-1]), bucket_cap_mb=0.3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     contestant = contestants.parse(spec)
     if isinstance(contestant, contestants.Attached):
-        limits = {"patience": PATIENCE, "compare_every": COMPARED}
-        laconic.attach(model, contestant.technique, optimizer=optimizer, **limits)
+        laconic.attach(
+            model,
+            contestant.technique,
+            optimizer=optimizer,
+            patience=PATIENCE,
+            compare_every=COMPARED,
+        )
     return model, optimizer
 
 
@@ -93,7 +100,7 @@ def _step(
     if mishap is not None:
         _say("mishap", time.time())
     if mishap in ("raises", "lives on"):
-        raise Mishap("this worker has had enough")
+        raise MishapError("this worker has had enough")
     if mishap != "skips":
         loss.backward()
     if mishap == "loses a bit":

@@ -22,14 +22,14 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from laconic.lab.jobs import DEFAULTS, PARENT, end_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from laconic.lab.links import Lab
 
 GLANCE = 0.02
 """Seconds between two looks at what workers say."""
 
-ERROR = r"[\w.]*(?:Error|DamagedMessage|Mishap)"
+ERROR = r"[\w.]*(?:Error|DamagedMessage)"
 """The name of an exception, at the end of a traceback."""
 
 
@@ -41,26 +41,28 @@ class Ended(NamedTuple):
 
 
 class Worker:
-    """One worker of a trial."""
+    """One worker of a trial; what it prints is in the logs."""
 
-    def __init__(self, number: int, log: Path, process: int) -> None:
-        self.number, self.log, self.process = number, log, process
+    def __init__(self, number: int, logs: Sequence[Path], process: int = 0) -> None:
+        self.number, self.process = number, process
         self.ended: Ended | None = None
+        self._logs = logs
+
+    @property
+    def text(self) -> str:
+        """All that it has printed."""
+        return "".join(log.read_text(errors="replace") for log in self._logs if log.exists())
 
     def said(self, what: str) -> str | None:
         """What the worker said of this last."""
-        found = re.findall(rf"^{what} (.*)$", self.log.read_text(errors="replace"), re.MULTILINE)
+        found = re.findall(rf"^{what} (.*)$", self.text, re.MULTILINE)
         return found[-1] if found else None
 
     def error(self) -> str:
         """The sentence with which its program ended, without who says it and where that was; or nothing."""
-        text = self.log.read_text(errors="replace")
-        last = re.findall(rf"^(?:\[rank\d+\]: )?{ERROR}: (.*)$", text, re.MULTILINE)
-        return re.sub(
-            rf"^(Got the following .* callback: |{ERROR}: |worker {self.number} of \d+: )*",
-            "",
-            (last or [""])[-1],
-        )
+        last = re.findall(rf"^(?:\[rank\d+\]: )?{ERROR}: (.*)$", self.text, re.MULTILINE)
+        said = rf"^(Got the following .* callback: |{ERROR}: |worker {self.number} of \d+: )*"
+        return re.sub(said, "", (last or [""])[-1])
 
     def signal(self, number: int) -> None:
         """The worker's program is sent a signal, if it has not ended."""
@@ -107,7 +109,7 @@ class Stage:
             log = directory / f"worker{number}.log"
             job = {"settings": dict(settings), "log": str(log), "environment": {**where, "RANK": str(number)}}
             _write(fork.stdin, job)
-            workers.append(Worker(number, log, _read(fork.stdout)["process"]))
+            workers.append(Worker(number, [log], _read(fork.stdout)["process"]))
             threading.Thread(target=_follow, args=(workers[-1], fork), daemon=True).start()
         return workers
 

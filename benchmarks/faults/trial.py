@@ -70,8 +70,8 @@ def parameters(workers: Sequence[Worker]) -> dict[int, str]:
 
 def _disturb(stage: Stage, kind: Kind, workers: Sequence[Worker], culprit: Worker, delay: float) -> float:
     """When it happened."""
-    if not until(lambda: all(_is_under_way(worker) for worker in workers), START):
-        raise RuntimeError(f"a trial did not begin: {[worker.log.read_text() for worker in workers]}")
+    if not until(lambda: all(is_under_way(worker) for worker in workers), START):
+        raise RuntimeError(f"a trial did not begin: {[worker.text for worker in workers]}")
     if kind.mishap is not None:
         until(lambda: culprit.said("mishap") is not None, START)
         return float(culprit.said("mishap") or 0)
@@ -82,10 +82,11 @@ def _disturb(stage: Stage, kind: Kind, workers: Sequence[Worker], culprit: Worke
     return begun
 
 
-def _is_under_way(worker: Worker) -> bool:
+def is_under_way(worker: Worker) -> bool:
+    """Whether it has come to the step at which runs are disturbed, or has ended before."""
     if worker.ended is not None:
         return True
-    said = worker.said("step") if worker.log.exists() else None
+    said = worker.said("step")
     return said is not None and int(said) >= script.AT_STEP - 1
 
 

@@ -193,9 +193,15 @@ class Alarm(Quiet):
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
         if error is not None:
-            self.verdict(error)
+            self._fail(error)
         self._ends = "its program has ended"
         self.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """This worker's program has failed, outside of what is exchanged."""
+        if self.step is not None and not self._program.is_open:
+            self.step += 1  # of which no gradient has left
+        self.verdict(error)
 
     def _when(self) -> str:
         return "when it was attached" if self.step is None else f"at step {self.step}"
@@ -240,9 +246,7 @@ class Alarm(Quiet):
             self._notice(f"silent for {self.patience:g} s")
         failure = self._program.failure() if self._verdict is None else None
         if failure is not None and not _is_a_symptom(failure):
-            if self.step is not None and not self._program.is_open:
-                self.step += 1  # of which no gradient has left
-            self.verdict(failure)
+            self._fail(failure)
         said = {"failed": self._own, "symptom": self._symptom}
         if said != self._said:
             self._said = said
