@@ -66,6 +66,8 @@ class Quiet:
 
     step: int | None = None
     """The step that is under way."""
+    patience: float = PATIENCE
+    """Seconds without a sign of life after which a worker is gone."""
 
     def begin(self, step: int) -> None:
         """The step is under way; others wait for all of its gradients."""

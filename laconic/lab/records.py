@@ -76,6 +76,8 @@ class Header(Setting):
     device: str = "cpu"
     commit: str | None = None
     """What Laconic's own source was at, if it ran from a repository."""
+    patience: Amount | None = None
+    """Seconds without a sign of life after which a worker was gone; PyTorch's own way has none."""
     projected: bool = False
     """Whether seconds and bytes are those of other, shorter runs, multiplied."""
 

@@ -253,6 +253,7 @@ class Worker:
                 higher_is_better=self.task.higher_is_better,
                 parameters=sum(parameter.numel() for parameter in self.model.parameters()),
                 machine=machine(self.settings.device),
+                **({"patience": self.attachment.patience} if self.attachment is not None else {}),
                 **self.settings.told(),
             ),
         )
@@ -348,5 +349,3 @@ def optimizer_for(model: nn.Module, settings: Settings) -> torch.optim.Optimizer
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(0)  # torch 2.13 with gloo aborts now and then while Python shuts down, without Laconic too

@@ -98,6 +98,11 @@ class Attachment:
         return self.engine.step
 
     @property
+    def patience(self) -> float:
+        """Seconds without a sign of life after which a worker is gone."""
+        return self.engine.alarm.patience
+
+    @property
     def choices(self) -> list[Choice] | None:
         """How each layer travels, of a technique for layers, from the second step on."""
         return getattr(self.source, "choices", None)
