@@ -4,6 +4,8 @@
 namespace laconic { namespace fuzz {
 namespace {
 
+constexpr size_t kOften = 1 << 16;  // symbols: more are taken out once, as that takes long
+
 struct Sealed {
   CodeFault fault;
   Bytes message;
@@ -39,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const Codes codes(input);
   const Bytes message = input.rest();
   const Unsealed found = unsealed(codes, message);
-  if (found.fault != CodeFault::none) return 0;
+  if (found.fault != CodeFault::none || codes.symbols > kOften) return 0;
   resize(codes, message);
   const Sealed again = sealed(codes, found.symbols);
   demand(again.fault != CodeFault::none || unsealed(codes, again.message) == found, "what is sealed comes out");

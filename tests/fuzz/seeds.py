@@ -15,11 +15,10 @@ import torch
 from laconic.core.blocks import block_pieces
 from laconic.core.technique import Bucket
 from laconic.kernels import coding
-from laconic.kernels import gennorm as levels
 from laconic.kernels import thc as kernels
 from laconic.messages import coded_runs, normal_codes, sign_vote
 from laconic.messages.gennorm import Leveling
-from laconic.numerics import ans, bits, level_codes, ternary
+from laconic.numerics import bits, level_codes, ternary
 from laconic.numerics.minifloat import FORMATS
 from laconic.techniques.thc import THC
 
@@ -156,8 +155,13 @@ def _sums(random_, technique, workers, sizes):
     grid = technique.grid(workers)
     bucket = Bucket(tuple(map(str, range(len(sizes)))), sizes, torch.float32)
     (piece,) = block_pieces(bucket, 1, block=technique.block, width=1 << 20)
-    rows = [[min(len(grid.table) - 1, int(random_.betavariate(3, 3) * len(grid.table))) for _ in range(piece.width)]
-            for _ in range(workers)]
+    rows = [
+        [
+            min(len(grid.table) - 1, int(random_.betavariate(3, 3) * len(grid.table)))
+            for _ in range(piece.width)
+        ]
+        for _ in range(workers)
+    ]
     codes = bits.pack(torch.tensor(rows), technique.bits)
     reply = torch.empty(piece.width * grid.lane // 8 + kernels.COUNT_BYTES, dtype=torch.uint8)
     kernels.thc_combine(codes, torch.tensor(grid.table), technique.bits, grid.lane, reply)

@@ -25,8 +25,8 @@ struct Grids {
   explicit Grids(Input& input) {
     bits = 2 + int(input.number(1) % 7);
     lane = 8 + int(input.number(1) % 9);
-    const int most = std::min(1023, (1 << lane) - 1);
-    granularity = 1 + int(input.number(2)) % most;
+    const int most = (1 << lane) - 1;
+    granularity = 1 + int(input.number(2)) % std::min(1023, most);
     for (size_t k = size_t(1) << bits; k--;) table.push_back(int64_t(input.number(2)) % (granularity + 1));
     workers = 1 + input.number(1) % std::min<size_t>(16, size_t(most / granularity));
     table.back() = granularity;
