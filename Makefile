@@ -9,7 +9,7 @@ CLANG := build/clang
 SITE  := import site; print(site.getsitepackages()[0])
 CPU_TESTS := $(addprefix tests/kernels/test_,$(addsuffix .py,thc packing plain gennorm gennorm_average coding sign_vote))
 
-.PHONY: demo test lint bench clang faults clean
+.PHONY: demo test lint bench clang faults fuzz clean
 
 demo: $(READY)  ## train side by side over a slow link and write demo/report.html
 	rm -rf demo
@@ -32,6 +32,9 @@ faults: $(READY)  ## what workers make of what goes wrong, 20 trials of each kin
 
 clang: $(if $(shell command -v clang++),$(CLANG)/.ready)  ## the kernels as Clang builds them, under their tests
 	$(if $^,$(CLANG)/bin/python -m pytest -q -n 2 $(CPU_TESTS),@echo "skipped: clang++ is not installed")
+
+fuzz:  ## libFuzzer over every decoder in C++, each for SECONDS, 60 unless given
+	@$(MAKE) --no-print-directory -f tests/fuzz/targets.mk
 
 # An environment of its own for the extension; everything else is the other's.
 $(CLANG)/.ready: $(READY)

@@ -13,7 +13,8 @@ q is as small as it may be: a block's numbers must not be farther from a peer's 
 known from the last mixing, and from how far the block has moved since; the range is `SAFETY` times the larger. If a
 difference comes out near its end, as most do that are beyond it, the block is left as it is, and has a wider range
 from there on. Left as it is, too, is a block whose quantum is no number above zero, such as one of a worker whose
-parameters are none. Nothing is known before the first mixing, which travels as float32.
+parameters are none, or so large that a range of it would be none. Nothing is known before the first mixing, which
+travels as float32.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laconic.numerics.ans import require
+
 BLOCK = 512
 """Numbers that have one quantum."""
 SAFETY = 4.0
 """How many times the largest difference known the range is."""
 NEAR = 100
 """Quanta beyond which a difference may have been another."""
+LARGEST = 2.0**118
+"""Of a quantum: a range of it, doubled, is finite."""
 EXACT = 2.0**-21
 """Of a block's largest number, the least quantum: k must be a whole number in float32."""
 
@@ -46,7 +51,8 @@ class Coded(NamedTuple):
     @classmethod
     def parse(cls, message: Tensor) -> Coded:
         """What `message` was made of."""
-        blocks = len(message) // (BLOCK + 4)
+        blocks, left = divmod(len(message), BLOCK + 4)
+        require(not left, "has no whole blocks")
         quanta, codes = message.split([4 * blocks, BLOCK * blocks])
         return cls(codes.view(torch.int8).view(blocks, BLOCK), quanta.view(torch.float32).view(blocks, 1))
 
@@ -78,7 +84,7 @@ class Modular:
 
         `sent` are these blocks as receivers have them.
         """
-        sound = (heard.quanta > 0) & heard.quanta.isfinite()
+        sound = (heard.quanta > 0) & (heard.quanta <= LARGEST)
         quanta = torch.where(sound, heard.quanta, 1.0)
         own = (sent / quanta).round_()
         ahead = heard.codes.sub(_low_byte(own))  # wraps around

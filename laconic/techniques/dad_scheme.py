@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -25,11 +25,15 @@ from laconic.layers.catalog import Layer, multiplied
 from laconic.layers.loads import LayerTurn
 from laconic.layers.products import Product
 from laconic.numerics import lowrank
+from laconic.numerics.damage import DamagedMessage
 from laconic.techniques.dense import FORMATS, DenseScheme
 
 if TYPE_CHECKING:
     from laconic.numerics.lowrank import Factors
     from laconic.techniques.dad import DAD, RankDAD
+
+Stacked: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
+"""Rows of deltas and of inputs, and a bias."""
 
 KEEP = 8
 """Columns of a residual where a layer has few rows; what is beyond them is forgotten."""
@@ -131,8 +135,7 @@ class DADScheme(Scheme):
         columns = self._columns(layer)
         if columns is None:
             return None
-        factors = -(-columns * layer.width * self.wire.itemsize // 4)
-        return 4 * (factors + layer.outputs * (layer.bias is not None))
+        return self._bias_bytes(layer) + _whole(columns * layer.width * self.wire.itemsize)
 
     def longest(self, piece: Piece) -> int:
         """All factors that a layer can have; rows may be many more in one step than in another."""
@@ -141,7 +144,7 @@ class DADScheme(Scheme):
         layer, itemsize = piece.layer, self.wire.itemsize
         if self.factored is None:
             return max(layer.width * itemsize * MOST_ROWS * self.rows.get(layer.name, 1), MOST_BYTES)
-        return 4 * (-(-min(layer.outputs, layer.inputs) * layer.width * itemsize // 4) + layer.outputs)
+        return 4 * layer.outputs + _whole(min(layer.outputs, layer.inputs) * layer.width * itemsize)
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
         """Rows or factors, to everybody or to the layer's owner."""
@@ -168,7 +171,7 @@ class DADScheme(Scheme):
         piece = desk.piece
         if not isinstance(piece, LayerPiece):
             return self.rest.combine(desk, messages)
-        deltas, inputs, bias = self._stacked(piece.layer, messages)
+        deltas, inputs, bias = self._stacked(piece.layer, messages, range(len(messages)))
         kept = desk.memory.get("reply residual")
         found = (
             self._factor_matrix(deltas.T @ inputs, kept)
@@ -190,7 +193,7 @@ class DADScheme(Scheme):
 
     def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:
         """The layer's gradients."""
-        deltas, inputs, bias = self._stacked(piece.layer, heard)
+        deltas, inputs, bias = self._told(piece, heard)
         weight = {piece.layer.weight: Product(deltas, inputs)}
         return weight if piece.layer.bias is None else {**weight, piece.layer.bias: Product(bias[None])}
 
@@ -232,8 +235,16 @@ class DADScheme(Scheme):
             numbers = torch.nn.functional.pad(numbers, (0, 1))
         return torch.cat([bias.view(torch.uint8), numbers.view(torch.uint8)])
 
-    def _stacked(self, layer: Layer, messages: Messages) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _told(self, piece: LayerPiece, heard: Messages) -> Stacked:
+        """What everybody has said of a layer, or its owner."""
+        route = piece.route
+        speakers = [route.worker] if isinstance(route, Owner) else range(len(heard))
+        return self._stacked(piece.layer, heard, speakers)
+
+    def _stacked(self, layer: Layer, messages: Messages, speakers: Sequence[int]) -> Stacked:
         """The rows whose product is the mean of what messages say, and the mean bias."""
+        for message, speaker in zip(messages, speakers, strict=True):
+            self._check(layer, len(message), speaker)
         alike = [messages] if isinstance(messages, torch.Tensor) else [message[None] for message in messages]
         deltas, inputs, biases = (
             torch.cat(side) for side in zip(*(self._unpacked(layer, each) for each in alike), strict=True)
@@ -242,9 +253,22 @@ class DADScheme(Scheme):
         bias = deltas.sum(0) if self.factored is None else biases.sum(0) / len(messages)
         return deltas, inputs, bias
 
+    def _check(self, layer: Layer, size: int, speaker: int) -> None:
+        """A message of so many bytes has whole rows, or as many columns as were agreed on."""
+        bias, row = self._bias_bytes(layer), layer.width * self.wire.itemsize
+        rows = (size - bias) // row
+        if rows < 0 or size != bias + _whole(rows * row):
+            raise DamagedMessage(speaker, f"has {size} bytes, which are no whole rows of {row}")
+        if self._columns(layer) not in (None, rows):
+            raise DamagedMessage(speaker, f"has {rows} columns, where {self._columns(layer)} were agreed on")
+
+    def _bias_bytes(self, layer: Layer) -> int:
+        """Rows say what the bias is, factors do not."""
+        return 4 * layer.outputs * (layer.bias is not None and self.factored is not None)
+
     def _unpacked(self, layer: Layer, messages: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Rows of deltas and of inputs, and a bias for every message, where they are sent; messages are as long."""
-        bias_bytes = 4 * layer.outputs * (layer.bias is not None and self.factored is not None)
+        bias_bytes = self._bias_bytes(layer)
         values = _numbers(messages[:, bias_bytes:], self.wire)
         rows = values.shape[1] // layer.width
         deltas, inputs = values[:, : rows * layer.width].split(
@@ -261,6 +285,11 @@ class DADScheme(Scheme):
             owners[layer.weight] = load.index(min(load))
             load[owners[layer.weight]] += layer.width
         return owners
+
+
+def _whole(size: int) -> int:
+    """So many bytes, in whole groups of four."""
+    return -(-size // 4) * 4
 
 
 def _numbers(messages: torch.Tensor, wire: torch.dtype) -> torch.Tensor:

@@ -214,7 +214,7 @@ class ChainScheme(DADScheme):
 
     def _products(self, piece: LayerPiece, heard: Messages) -> dict[str, Product]:
         """The gradients of all parameters of the chain."""
-        deltas, inputs, _ = self._stacked(piece.layer, heard)
+        deltas, inputs, _ = self._told(piece, heard)
         return piece.layer.products(Rows(inputs, deltas))
 
 

@@ -1,67 +1,124 @@
-// Damaged messages of SignVote under the address and undefined-behavior sanitizers: millions in a minute.
+// Messages of SignVote: voted on together, and read as replies. The majority is as counted one by one.
 //
-//   g++ -std=c++17 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover -DLACONIC_ISA=portable
-//       -Ilaconic/kernels tests/fuzz/sign_vote.cpp laconic/kernels/sign_vote/cpu_vote.cpp -o fuzz
-//   ./fuzz 1000000
-//
-// Add -mavx2 -mfma -mf16c -mbmi2 or the AVX-512 options of CMakeLists.txt for the other instruction sets. Every
-// buffer has just the size it needs, so that a byte read or written beyond one ends the program.
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
-#include <vector>
+//   numel      two bytes
+//   coins      one byte: 0 if ties are zeros
+//   messages   one byte: how many; of each: two bytes its weight, two its size, and itself
+#include "input.h"
 
-#include "native/instruction_set.h"
+namespace laconic { namespace fuzz {
+namespace {
+
+constexpr size_t kMost = 20000;  // coordinates: a vote is on 7680 at a time
+
+struct Voter {
+  int64_t weight;
+  Bytes message;
+};
+
+struct Read {
+  Fault fault;
+  size_t worker;
+  Buffer<float> values;
+
+  bool operator==(const Read& other) const {
+    return fault == other.fault && worker == other.worker && (fault != Fault::none || values == other.values);
+  }
+};
+
+struct Vote {
+  Fault fault;
+  size_t worker;
+  Bytes reply;
+  Buffer<int64_t> counts;
+
+  bool operator==(const Vote& other) const {
+    return fault == other.fault && worker == other.worker &&
+           (fault != Fault::none || (reply == other.reply && counts == other.counts));
+  }
+};
+
+std::vector<Message> messages_of(const std::vector<Voter>& voters) {
+  std::vector<Message> messages;
+  for (const Voter& voter : voters) messages.push_back({voter.message.data(), voter.message.size()});
+  return messages;
+}
+
+// Messages about `width` coordinates each, one behind the other.
+Read read(const std::vector<Message>& messages, size_t width) {
+  return alike([&](const Kernels& kernels) {
+    Buffer<float> values(width * messages.size());
+    const Outcome outcome =
+        kernels.sign_decode({messages.data(), messages.size()}, width, {values.data(), Format::fp32}, values.size());
+    return Read{outcome.fault, outcome.worker, std::move(values)};
+  });
+}
+Read read(const Message& message, size_t width) { return read(std::vector<Message>{message}, width); }
+
+Vote vote(const std::vector<Voter>& voters, size_t numel, Coins coins) {
+  const std::vector<Message> messages = messages_of(voters);
+  std::vector<int64_t> weights;
+  for (const Voter& voter : voters) weights.push_back(voter.weight);
+  return alike([&](const Kernels& kernels) {
+    const Bytes room(room_for(numel));
+    Buffer<int64_t> counts(4 + 2 * voters.size());
+    const Outcome outcome = kernels.sign_combine(
+        {messages.data(), messages.size()}, weights.data(), numel, coins, room.data(),
+        reinterpret_cast<Counts*>(counts.data()), reinterpret_cast<Met*>(counts.data() + 4));
+    const bool none = outcome.fault == Fault::none;
+    return Vote{outcome.fault, outcome.worker, room.begun(none ? outcome.size : 0), std::move(counts)};
+  });
+}
+
+bool lost(const Read& found) {
+  return found.values.size() && found.values[0] != found.values[0];
+}
+
+// The reply says what most votes do; ties are what coins say, if anything.
+void count(const std::vector<Voter>& voters, const std::vector<Read>& ballots, const Read& reply, bool coins) {
+  for (size_t i = 0; i < reply.values.size(); ++i) {
+    float sum = 0;
+    bool spoken = false;
+    for (size_t k = 0; k < voters.size(); ++k) {
+      sum += float(voters[k].weight) * ballots[k].values[i];
+      spoken = spoken || ballots[k].values[i] != 0;
+    }
+    const float majority = sum > 0 ? 1 : sum < 0 ? -1 : 0, said = reply.values[i];
+    const bool tossed = coins && spoken && majority == 0;
+    demand(tossed ? said == 1 || said == -1 : said == majority, "a reply is the majority");
+  }
+}
+
+}  // namespace
+}}  // namespace laconic::fuzz
 
 using namespace laconic;
-using namespace laconic::LACONIC_ISA;
-using Bytes = std::vector<uint8_t>;
+using namespace laconic::fuzz;
 
-static std::mt19937_64 source(1);
-static size_t below(size_t limit) { return limit ? source() % limit : 0; }
-
-static Bytes sound(size_t numel) {
-  const double density = std::pow(10.0, -2.5 * double(below(1000)) / 1000);
-  std::vector<int32_t> votes;
-  for (size_t i = 0; i < numel; ++i)
-    if (double(below(1 << 20)) < density * (1 << 20)) votes.push_back(int32_t(2 * i + below(2)));
-  Bytes message(room_for(numel));
-  int64_t size;
-  sign_pack(votes.data(), votes.size(), numel, numel, 1, message.data(), message.size(), &size);
-  return Bytes(message.begin(), message.begin() + size);
-}
-
-static Bytes damaged(Bytes message) {
-  for (size_t change = 1 + below(3); change--;) {
-    const size_t place = below(message.size()), kind = below(4);
-    if (kind == 0 && !message.empty()) message[place] = uint8_t(below(256));
-    if (kind == 1 && !message.empty()) message[place] ^= uint8_t(1 << below(8));
-    if (kind == 2) message.resize(place);
-    if (kind == 3)
-      for (size_t more = below(9); more--;) message.push_back(uint8_t(below(256)));
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
+  Input input(bytes, size);
+  const size_t numel = input.number(2) % (kMost + 1);
+  const Coin coin = {0, int64_t(input.number(1)), 77};
+  const Coins coins = {&coin, size_t(coin.offset > 0)};
+  std::vector<Voter> voters;
+  for (size_t k = 1 + input.number(1) % 4; k--;) {
+    const int64_t weight = int64_t(input.number(2) % (2 * kHeaviest + 1)) - kHeaviest;
+    const size_t told = input.number(2);
+    voters.push_back({weight, k ? input.take(told) : input.rest()});
   }
-  return Bytes(message.begin(), message.end());  // a vector of just this size
-}
-
-int main(int, char** arguments) {
-  size_t refused = 0, understood = 0;
-  for (long left = std::atol(arguments[1]); left--;) {
-    const size_t numel = below(left % 100 ? 400 : 20000);
-    const Bytes bytes[2] = {sound(numel), damaged(sound(numel))};
-    const Message messages[2] = {{bytes[0].data(), bytes[0].size()}, {bytes[1].data(), bytes[1].size()}};
-    const int64_t weights[2] = {1, int64_t(below(1023)) - 511};
-    const Coin coins[1] = {{0, int64_t(below(1000)), 77}};
-    Bytes reply(room_for(numel));
-    Counts counts;
-    Met met[2];
-    const Outcome vote =
-        sign_combine({messages, 2}, weights, numel, {coins, below(2)}, reply.data(), &counts, met);
-    std::vector<float> grad(numel);
-    const Outcome read = sign_decode({messages + 1, 1}, numel, {grad.data(), Format::fp32}, numel);
-    if ((vote.fault == Fault::none) != (read.fault == Fault::none) || (vote.fault != Fault::none && vote.worker != 1))
-      std::abort();
-    (vote.fault == Fault::none ? understood : refused) += 1;
-  }
-  std::printf("%zu understood, %zu refused, none harmful\n", understood, refused);
+  const std::vector<Message> messages = messages_of(voters);
+  std::vector<Read> ballots;
+  for (const Message& message : messages) ballots.push_back(read(message, numel));
+  const bool sound = std::all_of(ballots.begin(), ballots.end(), [](const Read& r) { return r.fault == Fault::none; });
+  const Vote outcome = vote(voters, numel, coins);
+  demand(sound == (outcome.fault == Fault::none), "a vote is refused as its messages are");
+  demand(sound || ballots[outcome.worker].fault == outcome.fault, "the right worker is blamed");
+  const Read together = read(messages, numel);
+  demand(sound == (together.fault == Fault::none), "replies are refused together as alone");
+  if (!sound) return 0;
+  const Read reply = read({outcome.reply.data(), outcome.reply.size()}, numel);
+  demand(reply.fault == Fault::none, "a reply is understood");
+  const bool any_lost = std::any_of(ballots.begin(), ballots.end(), lost);
+  demand(!numel || any_lost == lost(reply), "one lost message makes the reply a lost one");
+  if (!any_lost) count(voters, ballots, reply, coins.count);
+  return 0;
 }

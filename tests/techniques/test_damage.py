@@ -8,6 +8,8 @@ import torch
 import laconic
 from laconic import THC, DamagedMessage, GenNorm, SignVote
 from laconic.core.technique import Bucket
+from laconic.layers.catalog import Layer
+from laconic.layers.loads import LayerSetting, LayerTurn
 from tests.support.altered import Altered
 from tests.support.by_hand import Group
 
@@ -68,6 +70,40 @@ def test_a_sum_of_other_contributors_than_there_can_be_names_who_made_it(entropy
     with pytest.raises(DamagedMessage, match="the message of worker 1 ") as caught:
         Group(technique, 3).reduce(BUCKET, [torch.ones(BUCKET.numel)] * 3)
     assert caught.value.fault == fault
+
+
+LAYERS = tuple(Layer(name, f"{name}.weight", f"{name}.bias", 5, 9) for name in ("fc", "head"))
+
+
+def _decoded(technique, sizes):
+    """Messages of so many bytes about the second layer are decoded by one of four workers."""
+    scheme = technique.bind(LayerSetting(4, layers=LAYERS))
+    turn = LayerTurn(scheme.piece(LAYERS[1], torch.float32), 0, 0)
+    scheme.decode(turn, [torch.zeros(size, dtype=torch.uint8) for size in sizes], torch.empty(0))
+    return turn
+
+
+@pytest.mark.parametrize(
+    ("technique", "sound", "size", "fault"),
+    [
+        (laconic.DAD(), 168, 167, "has 167 bytes, which are no whole rows of 56"),
+        (laconic.DAD(), 168, 172, "has 172 bytes, which are no whole rows of 56"),
+        (laconic.RankDAD(2), 132, 128, "has 128 bytes, which are no whole rows of 56"),
+        (laconic.RankDAD(2), 132, 19, "has 19 bytes, which are no whole rows of 56"),
+        (laconic.RankDAD(2), 132, 76, "has 1 columns, where 2 were agreed on"),
+        (laconic.RankDAD(energy=0.9, dtype="bf16"), 48, 49, "has 49 bytes, which are no whole rows of 28"),
+    ],
+)
+def test_rows_that_are_not_whole_name_who_sent_them(technique, sound, size, fault):
+    assert len(_decoded(technique, [sound, sound]).products) == 2
+    with pytest.raises(DamagedMessage) as caught:
+        _decoded(technique, [sound, size])
+    assert (caught.value.worker, caught.value.fault) == (1, fault)
+
+
+def test_of_a_damaged_reply_about_a_layer_its_owner_is_named():
+    with pytest.raises(DamagedMessage, match="the message of worker 1 has 7 bytes"):
+        _decoded(laconic.RankDAD(2, two_way=True), [7])
 
 
 def test_the_error_may_travel():

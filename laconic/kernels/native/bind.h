@@ -10,11 +10,6 @@
 
 namespace laconic {
 
-struct InstructionSet {
-  std::string name;
-  const Kernels* kernels;
-};
-
 extern InstructionSet chosen;
 
 // A message is not what its worker sent: Python's DamagedMessage, with or without the GIL.

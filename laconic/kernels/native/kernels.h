@@ -1,7 +1,8 @@
-// What every instruction set provides: a kernel for each of ops.inc. module.cpp picks a set at import.
+// What every instruction set provides: a kernel for each of ops.inc. available.h says which of them this machine has.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "coding/cpu.h"
 #include "gennorm/cpu.h"
@@ -16,6 +17,11 @@ template <class Function> using Signature = Function;
 struct Kernels {
 #define LACONIC_OP(name, signature, ...) Signature<signature>* name;
 #include "ops.inc"
+};
+
+struct InstructionSet {
+  std::string name;
+  const Kernels* kernels;
 };
 
 namespace portable { extern const Kernels kernels; }
