@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import queue
 import sys
 import threading
 import time
@@ -118,11 +119,16 @@ class Alarm(Quiet):
         self._said = {"failed": "", "symptom": ""}
         self._called: float | None = None
         self._deaf = False
-        self._known, self._wake = threading.Event(), threading.Event()
+        self._known, self._wake, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._asking: float | None = None
+        """Since when the store has not answered."""
         self._pulse: Pulse | None = None
         self._program = Program()
         self._thread = threading.Thread(target=self._run, name="laconic-alarm", daemon=True)
         self._thread.start()
+        self._guard = threading.Thread(target=self._look_after, name="laconic-alarm-guard", daemon=True)
+        self._guard.start()
         atexit.register(self._at_exit)
 
     def verdict(self, error: BaseException) -> BaseException:
@@ -154,14 +160,18 @@ class Alarm(Quiet):
     def said(self, topic: str, text: str) -> dict[int, str]:
         """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
         heard: dict[int, str] = {}
+        known = threading.Event()
 
         def ask() -> None:
             self.board.write(f"{topic}/{self.seat.worker}", text)
             texts = ((worker, self.board.read(f"{topic}/{worker}")) for worker in range(self.seat.workers))
-            heard.update({worker: known for worker, known in texts if known is not None})
+            heard.update({worker: said for worker, said in texts if said is not None})
+            known.set()
 
-        self._try(ask)
-        return heard
+        self._questions.put(ask)
+        self._wake.set()
+        known.wait(self.patience)
+        return dict(heard) if known.is_set() else {}
 
     def until(self, condition: Callable[[], bool]) -> None:
         """The condition, of what others write, is true; it is not waited for in vain."""
@@ -191,6 +201,7 @@ class Alarm(Quiet):
             self._thread.join(self._roll_call)
         if self._pulse is not None:
             self._pulse.close()
+        self._ended.set()
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
@@ -226,6 +237,8 @@ class Alarm(Quiet):
             pause = None if self._deaf else self._tick if self._called is None else self._tick / 4
             self._wake.wait(pause)
             self._wake.clear()
+            while not self._questions.empty():
+                self._try(self._questions.get())
             self._try(self._look)
             if self._deaf and self._symptom:
                 self._settle(PeerError(self._guess()))
@@ -233,14 +246,24 @@ class Alarm(Quiet):
 
     def _try(self, act: Callable[[], None]) -> None:
         """What goes through the store, as long as it answers."""
-        begun = time.monotonic()
+        if self._deaf:
+            return
+        self._asking = time.monotonic()
         try:
-            if not self._deaf:
-                act()
+            act()
         except Exception:  # whatever it is, the store is of no use any more
             self._deaf = True
-            if time.monotonic() - begun > self.patience / 2:
+        finally:
+            self._asking = None
+
+    def _look_after(self) -> None:
+        """Nobody waits for a store that is silent: its client would, whatever it was told, for ever."""
+        while not self._ended.wait(self._tick):
+            since = self._asking
+            if since is not None and time.monotonic() - since > self.patience:
+                self._deaf = True
                 self._notice(f"no answer for {self.patience:g} s")
+                self._settle(PeerError(self._guess()))
 
     def _look(self) -> None:
         """What there is to say is said, and what others said is heard."""

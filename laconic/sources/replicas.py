@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from laconic.core.meter import Meter
+from laconic.core.place import Label, Seat, Shards
+from laconic.messages.seals import Envelopes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
+
+    from laconic.core.place import Messages
 
 
 class Replicas:
@@ -22,7 +29,8 @@ class Replicas:
     def __init__(self, ddp: DistributedDataParallel, parameters: Sequence[nn.Parameter]) -> None:
         self._model: Callable[[], DistributedDataParallel | None] = weakref.ref(ddp)
         self._group, self._parameters = ddp.process_group, parameters
-        self._workers = dist.get_world_size(self._group)
+        self._seat = Seat(dist.get_rank(self._group), dist.get_world_size(self._group))
+        self._means = 0
         device = parameters[0].device
         on_device = device.type == "cuda" and "nccl" in dist.get_backend_config(self._group)
         self._carrier = device if on_device else torch.device("cpu")
@@ -46,7 +54,7 @@ class Replicas:
             mean = self._mean(own) if average is None else _flat(self._counterparts(average))
             apart = (own - mean).double().square().sum().to(self._carrier)
             dist.all_reduce(apart, group=self._group)
-            return float(apart / self._workers / mean.double().square().sum().to(self._carrier))
+            return float(apart / self._seat.workers / mean.double().square().sum().to(self._carrier))
 
     def _module(self) -> nn.Module:
         model = self._model()
@@ -59,15 +67,27 @@ class Replicas:
         return [theirs[parameter] for parameter in self._parameters]
 
     def _mean(self, own: torch.Tensor) -> torch.Tensor:
-        """Of all workers' vectors, each worker a part of it: exact where all have the same."""
-        size = -(-own.numel() // self._workers)
-        whole = own.new_zeros(self._workers * size, device=self._carrier)
-        whole[: own.numel()] = own
-        parts = torch.empty_like(whole)
-        dist.all_to_all_single(parts, whole, group=self._group)
-        mean = parts.view(self._workers, size).double().mean(0).to(own.dtype)
-        dist.all_gather(list(whole.split(size)), mean, group=self._group)
-        return whole[: own.numel()].to(own.device)
+        """All workers' vectors' mean, each worker a part of it: exact where all have the same; sealed on its way."""
+        self._means += 1
+        label = Label(self._means, about=0, most=0)
+        envelopes = Envelopes(Shards(), self._seat, label, Meter())
+        size = 2 * -(-own.numel() // self._seat.workers // 2)  # whole words
+        whole = own.new_zeros(self._seat.workers, size, device=self._carrier)
+        whole.view(-1)[: own.numel()] = own
+        parts = envelopes.sealed(whole.view(torch.uint8))
+        assert isinstance(parts, torch.Tensor)
+        arrived = torch.empty_like(parts)
+        dist.all_to_all_single(arrived, parts, group=self._group)
+        reply = envelopes.combining(functools.partial(_averaged, kind=own.dtype))(arrived)
+        dist.all_gather(list(parts), reply, group=self._group)
+        heard = envelopes.opened(parts)
+        assert isinstance(heard, torch.Tensor)
+        return heard.view(own.dtype).flatten()[: own.numel()].to(own.device)
+
+
+def _averaged(messages: Messages, kind: torch.dtype) -> torch.Tensor:
+    assert isinstance(messages, torch.Tensor)
+    return messages.view(kind).double().mean(0).to(kind).view(torch.uint8)
 
 
 def _flat(values: Iterable[torch.Tensor], kind: torch.dtype = torch.float32) -> torch.Tensor:
