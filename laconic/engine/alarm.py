@@ -40,7 +40,7 @@ TICK = 0.5
 """Seconds between two looks at the board."""
 MARGIN = 3.0
 """Seconds beyond the roll call within which the one who saw something knows what it was."""
-LONGEST = 300
+LONGEST = 1000
 """Characters of a reason."""
 CLOSED = ("onnection closed", "onnection reset", "roken pipe", "pair closure", "ocket closed")
 
@@ -120,6 +120,8 @@ class Alarm(Quiet):
         self._called: float | None = None
         self._deaf = False
         self._known, self._wake, self._ended = threading.Event(), threading.Event(), threading.Event()
+        self._is_said = threading.Event()
+        """What this worker failed of, as far as anybody can hear it."""
         self._questions: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._asking: float | None = None
         """Since when the store has not answered."""
@@ -140,6 +142,8 @@ class Alarm(Quiet):
             self._own = f"{self.seat} failed {self._when()}: {_told(error)}"
         self._settle(error)
         self._wake.set()
+        if self._own and threading.current_thread() is not self._thread:
+            self._is_said.wait(MARGIN)  # or the program might end before
         return self._verdict or error
 
     def begin(self, step: int) -> None:
@@ -279,6 +283,8 @@ class Alarm(Quiet):
                 if text:
                     self.board.write_first(key, text)
             self.board.write("alarm", "")
+            if self._own:
+                self._is_said.set()
         if self.board.written(["alarm"]):
             self._attend()
 

@@ -34,10 +34,10 @@ def in_slices(work: dist.Work, closed: threading.Event) -> None:
         try:
             work.wait(SLICE)
         except RuntimeError:
-            if work.is_completed():  # and has failed, or else a slice has passed
-                raise
-        else:
-            return
+            if not work.is_completed():
+                continue
+            work.wait(SLICE)  # it has failed, or has ended since the slice had passed
+        return
 
 
 def to_the_end(work: dist.Work, _closed: threading.Event) -> None:

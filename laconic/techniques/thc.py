@@ -262,7 +262,8 @@ class THCScheme(Scheme):
 
 def _check_counts(replies: torch.Tensor, workers: int) -> None:
     """All replies are of as many contributors, of one worker at least and of all at most."""
-    counts = replies[:, -kernels.COUNT_BYTES :].contiguous().view(torch.int32).flatten().tolist()
+    tails = replies[:, -kernels.COUNT_BYTES :].clone(memory_format=torch.contiguous_format)  # aligned
+    counts = tails.view(torch.int32).flatten().tolist()
     usual = max(counts, key=counts.count)
     for worker, count in enumerate(counts):
         if not 1 <= count <= workers:

@@ -33,7 +33,7 @@ def test_trajectories_timings_and_a_check_make_one_report_and_one_page(monkeypat
             "no line of votes has 'digits' in its name; they are fashion-15-none, fashion-15-none-labels-2",
         ),
         ("digits --only digits", "--only digits chooses lines of a preset; name one"),
-        ("--preset papr", "unknown preset 'papr'; there is quick, paper, rates, votes\n"),
+        ("--preset papr", "unknown preset 'papr'; there is quick, paper, rates, votes, adam\n"),
         ("--preset paper --link 10gbit", "--preset paper has lines with --link of their own"),
         ("--preset=paper --workers=2", "--preset paper has lines with --workers of their own"),
     ],

@@ -4,6 +4,8 @@ import time
 import weakref
 from datetime import timedelta
 
+import pytest
+
 from laconic.engine.waiters import Waiters, to_the_end
 
 
@@ -46,6 +48,24 @@ def test_what_ends_first_is_told_first():
     for number in (1, 2, 0):
         works[number].end()
         assert posted.next() == (number, None)
+    posted.waiters.close()
+
+
+class _EndsLate(Work):
+    """Ends just when a slice has passed, before anybody asks whether it has."""
+
+    def wait(self, timeout=timedelta(seconds=10)):
+        if not self.is_completed():
+            self.end()
+            raise RuntimeError("Operation timed out!")
+        super().wait(timeout)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("Connection closed by peer")])
+def test_a_slice_that_has_passed_is_no_failure(error):
+    posted = Posted(1)
+    posted.post(1, _EndsLate(error))
+    assert posted.next() == (1, error)
     posted.waiters.close()
 
 

@@ -15,7 +15,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     phases = {"compute": 0.1, "waiting": 0.3}
     written = run(tmp_path / "a.jsonl", step(1, 0.4, phases=phases, sent=90), evaluation(1, 0.86, 0.4))
     expected = {name: value for name, value in HEADER.items() if name != "kind"}
-    assert vars(written.header) == {**expected, "projected": False}
+    assert vars(written.header) == {**expected, "projected": False, "patience": None}
     assert written.steps == (records.Step(1, 0.4, 1.0, phases, tx=100, rx=100, sent=90),)
     assert written.evals == (records.Eval(1, 0.4, 0.86, tx=100),)
     assert written.end == records.End(83.0, "9f3a", True)

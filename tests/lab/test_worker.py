@@ -115,8 +115,10 @@ def test_a_run_trains_on_a_gpu_as_on_the_cpu(tmp_path, spec):
 
 
 def test_every_technique_sees_the_same_batches_and_workers_different_ones(tmp_path):
-    dense, _ = _run(tmp_path, spec="dense:dtype=bf16")
-    plain, _ = _run(tmp_path, spec="ddp")
+    for name in ("dense", "plain"):
+        (tmp_path / name).mkdir()
+    dense, _ = _run(tmp_path / "dense", spec="dense:dtype=bf16")
+    plain, _ = _run(tmp_path / "plain", spec="ddp")
     assert [batch for _, batch in dense] == [batch for _, batch in plain]
     assert plain[0][1] != plain[1][1]
 
