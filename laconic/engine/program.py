@@ -10,6 +10,8 @@ Whoever goes on to another step within `GRACE` seconds has mended what was wrong
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import sys
 import threading
 import time
@@ -30,6 +32,9 @@ BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 SHADOW = Join.__exit__.__code__
 """A worker without batches hands zeros over in here."""
 FORWARD = DistributedDataParallel.forward.__code__
+
+_ASKING = threading.Lock()
+"""One thread at a time switches the collection of garbage off and on."""
 
 
 class StepError(RuntimeError):
@@ -81,7 +86,7 @@ class Program:
 
 def _callers() -> Iterator[CodeType]:
     """Code that takes this step: what calls this thread's, and what calls backward."""
-    for thread, frame in sys._current_frames().items():
+    for thread, frame in _frames().items():
         codes = list(_stack(frame))
         if thread == threading.get_ident() or BACKWARD in codes:
             yield from codes
@@ -89,9 +94,13 @@ def _callers() -> Iterator[CodeType]:
 
 def _in_backward() -> bool:
     """Whether a thread is where steps' gradients come from."""
-    return any(
-        code in (BACKWARD, SHADOW) for frame in sys._current_frames().values() for code in _stack(frame)
-    )
+    return any(code in (BACKWARD, SHADOW) for frame in _frames().values() for code in _stack(frame))
+
+
+def _frames() -> dict[int, FrameType]:
+    """Where every thread is."""
+    with _uncollected():
+        return sys._current_frames()
 
 
 def _stack(frame: FrameType | None) -> Iterator[CodeType]:
@@ -103,9 +112,30 @@ def _stack(frame: FrameType | None) -> Iterator[CodeType]:
 
 def _errors() -> list[BaseException]:
     """Those being handled in any thread, and the last that an interpreter has shown."""
-    handled: list[Any] = list(sys._current_exceptions().values())
+    with _uncollected():
+        handled: list[Any] = list(sys._current_exceptions().values())
     errors = [each[1] if isinstance(each, tuple) else each for each in handled]
     return [error for error in (*errors, getattr(sys, "last_value", None)) if error is not None]
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected in here.
+
+    Before Python 3.12 asking for all threads may collect garbage under a lock of the interpreter's; whoever asks next
+    then waits for that lock without giving up the other one, for ever.
+    """
+    if sys.version_info >= (3, 12):
+        yield
+        return
+    with _ASKING:
+        enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if enabled:
+                gc.enable()
 
 
 def _path(error: BaseException) -> Iterator[CodeType]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from laconic.engine.janitor import janitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -90,7 +93,8 @@ class Attachment:
         self.source, self.engine = source, engine
         self._watch = watch
         self._replicas, self._sizes, self._detached = replicas, sizes, detached
-        self._close = weakref.finalize(self, _close, os.getpid(), engine.alarm, engine.closer)
+        self._close = functools.partial(_close, os.getpid(), engine.alarm, engine.closer)
+        self._forgotten = weakref.finalize(self, janitor(os.getpid()).close, self._close)
 
     @property
     def step(self) -> int:
@@ -178,12 +182,13 @@ class Attachment:
 
     def detach(self) -> None:
         """The model is plain DDP again; with Crossover, workers' parameters stay as different as they are."""
-        if self._close.alive:
+        if self._forgotten.alive:
             if self.engine.error is None:
                 self.land()
             self.source.disconnect()
             self._watch.stop()
             self._detached()
+            self._forgotten.detach()
             self._close()
 
     def _known_replicas(self) -> Replicas:

@@ -258,8 +258,12 @@ def _dropped_models():
             attachment.detach()
         del model, attachment
     gc.collect()
-    lanes = sum(thread.name == "laconic-lane" for thread in threading.enumerate())
-    return lanes, sum(isinstance(thing, nn.Parameter) for thing in gc.get_objects())
+    lanes = [thread for thread in threading.enumerate() if thread.name == "laconic-lane"]
+    for lane in lanes:
+        lane.join(10)
+    return sum(lane.is_alive() for lane in lanes), sum(
+        isinstance(thing, nn.Parameter) for thing in gc.get_objects()
+    )
 
 
 def test_a_dropped_model_is_freed_with_its_lane():
