@@ -16,7 +16,7 @@ demo: $(READY)  ## train side by side over a slow link and write demo/report.htm
 	$(BIN)/laconic compare --out demo
 
 test: lint  ## lint, types and every test
-	$(BIN)/pytest -n 2 --durations 30
+	$(BIN)/pytest -n 3 --durations 30
 
 lint: $(READY)
 	$(BIN)/ruff check .

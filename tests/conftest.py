@@ -1,5 +1,6 @@
 """Which tests may run side by side: those that use the machine as a whole, its links or its clock, do not."""
 
+import itertools
 import os
 
 import pytest
@@ -9,11 +10,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
         "1"  # before torch is loaded: threads that outnumber cores wait for each other
     )
 
-ALONE = ("tests/lab/", "tests/engine/test_lane.py", "tests/benchmarks/test_ops.py", "tests/cli/")
-"""Labs, jobs, and tests that wait for something to happen in time: one behind the other."""
+GROUPS = {
+    # labs, jobs, and tests that wait for something to happen in time
+    "alone": ("tests/lab/", "tests/engine/test_lane.py", "tests/benchmarks/test_ops.py", "tests/cli/"),
+    # all on one stage, and mostly waiting
+    "faults": ("tests/benchmarks/test_faults.py",),
+}
+"""Tests that go one behind the other, by where they are."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid.startswith(ALONE):
-            item.add_marker(pytest.mark.xdist_group("alone"))
+    for item, (group, places) in itertools.product(items, GROUPS.items()):
+        if item.nodeid.startswith(places):
+            item.add_marker(pytest.mark.xdist_group(group))

@@ -135,6 +135,9 @@ class Alarm(Quiet):
 
     def verdict(self, error: BaseException) -> BaseException:
         """Why that happened, as far as can be known; from now on nobody waits for anything."""
+        if self._ends:  # nobody would answer, and nobody is to be told
+            self._settle(error)
+            return self._verdict or error
         if _is_a_symptom(error):
             self._notice(_short(error))
             self._known.wait(self._roll_call + MARGIN)
@@ -203,8 +206,9 @@ class Alarm(Quiet):
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(self._roll_call)
-        if self._pulse is not None:
-            self._pulse.close()
+        pulse, self._pulse = self._pulse, None
+        if pulse is not None:
+            pulse.close()
         self._ended.set()
 
     def _at_exit(self) -> None:

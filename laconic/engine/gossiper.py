@@ -252,6 +252,7 @@ def _close(mixer: Mixer, inner: Callable[[], None] | None, groups: list[dist.Pro
     for group in groups:
         if group is not None:
             dissolve(group)  # first: it ends what threads wait for
+    groups.clear()
     mixer.close()
     if inner is not None:
         inner()

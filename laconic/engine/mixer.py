@@ -101,6 +101,7 @@ class Mixer:
         """No thread is left, but for those that wait for half a message of somebody who is gone."""
         if self._waiters is not None and not self._waiters.close(ENDS):
             never_ends((self._group, [leg.works for leg in self._legs.values()]))
+        del self._group  # with it, its threads end
 
     def wait(self, work: dist.Work) -> None:
         """Something other than a segment has ended."""

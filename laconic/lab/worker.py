@@ -12,6 +12,7 @@ Time: a step's seconds go from taking its batch to the end of the optimizer's st
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import json
 import math
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # loaded later, as DDP does it, it would hold the group that is there by then
 from torch.nn.parallel import DistributedDataParallel
 
 from laconic.core.meter import Stats
@@ -113,9 +115,19 @@ def main(path: str, turn: str | None = None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        Worker(settings, Turns(Path(turn)) if turn is not None else None).run()
+        _train(settings, Turns(Path(turn)) if turn is not None else None)
     finally:
+        # Its threads end with a group that nobody holds; one that lets go of its last tensor when Python has ended
+        # ends the process by a signal.
+        gc.collect()
         dist.destroy_process_group()
+
+
+def _train(settings: Settings, turns: Turns | None) -> None:
+    worker = Worker(settings, turns)
+    worker.run()
+    if worker.attachment is not None:
+        worker.attachment.detach()
 
 
 class Worker:

@@ -82,9 +82,10 @@ class PeersPost:
         self._groups, self.carrier = open_groups(group, device, self.channels)
 
     def close(self) -> None:
-        """Its process groups are gone."""
+        """Its process groups are gone, and with them their threads, which must not meet the end of Python."""
         for group in self._groups:
             dissolve(group)
+        self._groups = []
 
     def latest(self, numbers: torch.Tensor) -> Trip[None]:
         """One transfer, the only one of a journey."""
@@ -245,6 +246,8 @@ class PeersPost:
         sent: int,
         received: int,
     ) -> Transfer:
+        if not self._groups:
+            raise RuntimeError("the post is closed")
         group = self._groups[channel % len(self._groups)]
         return Transfer(phase, channel, lambda: start(group), sent, received)
 

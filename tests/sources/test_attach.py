@@ -1,5 +1,6 @@
 import copy
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -268,6 +269,29 @@ def _dropped_models():
 
 def test_a_dropped_model_is_freed_with_its_lane():
     assert run(1, _dropped_models) == [(0, 0)]
+
+
+def _gloo_threads():
+    """Those that hold what was sent last until something else is sent, or their group is gone."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum("runloop" in name for name in names)
+
+
+def _threads_after_detaching(technique):
+    model = parallel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = _gloo_threads()
+    attachment = laconic.attach(model, technique, optimizer=optimizer)
+    train(model, range(2), optimizer=optimizer)
+    during = _gloo_threads()
+    attachment.detach()
+    return during > before, _gloo_threads() - before
+
+
+@pytest.mark.parametrize("technique", [Dense(), laconic.THC(), laconic.Crossover()])
+def test_detaching_ends_the_threads_of_its_groups(technique):
+    """A program may end at once, and one that lets go of a tensor then ends it by a signal."""
+    assert run(2, _threads_after_detaching, technique) == [(True, 0)] * 2
 
 
 def _old_attachment_detached_again():

@@ -1,6 +1,5 @@
 """The conformance table: what every technique must do, on real processes. A new technique adds a row."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -91,25 +90,12 @@ def _result_and_own(technique):
     return grads(model), own
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", [1, 3, 8])
 @every_technique
 def test_the_result_is_what_it_should_be_and_the_same_on_all_workers(row, workers):
     results, gradients = zip(*run(workers, _result_and_own, row.technique), strict=True)
     assert all(torch.equal(result, results[0]) for result in results)
     row.judge(results[0], torch.stack(gradients))
-
-
-def _replicas(technique):
-    model = parallel()
-    laconic.attach(model, technique)
-    train(model, range(10))
-    return flat(model)
-
-
-@every_technique
-def test_replicas_stay_identical_bit_for_bit(row):
-    first, *others = run(3, _replicas, row.technique)
-    assert all(torch.equal(first, other) for other in others)
 
 
 @pytest.mark.parametrize("numel", [1, 2, 7, 64, 1000, 4097])
@@ -128,31 +114,36 @@ def test_zero_gradients_give_zeros(row):
 
 
 def _bad_batches(technique):
-    return [_one_bad_batch(technique, bad_value) for bad_value in (float("inf"), float("nan"))]
-
-
-def _one_bad_batch(technique, bad_value):
+    """What two bad batches change, the losses of the steps between and behind them, and the replica in the end."""
     model = parallel()
     attachment = laconic.attach(model, technique)
-    train(model, range(3))
+    losses = train(model, range(3))
+    seen = []
+    for bad_value, step in ((float("inf"), 3), (float("nan"), 6)):
+        seen.append(_bad_batch(model, attachment, bad_value, step))
+        losses += train(model, range(step + 1, step + 3))
+    return seen, losses, flat(model)
+
+
+def _bad_batch(model, attachment, bad_value, step):
     before = attachment.state_dict()["memory"]
-    value = loss(model, 3)
+    value = loss(model, step)
     if dist.get_rank() == 1:
         value = value * bad_value
     model.zero_grad()
     value.backward()
     bad, after = grads(model), attachment.state_dict()["memory"]
     unchanged = all(torch.equal(before[k][n], after[k][n]) for k in before for n in before[k])
-    later = train(model, range(4, 8))
-    return bool(torch.isfinite(bad).all()), unchanged, later
+    return bool(torch.isfinite(bad).all()), unchanged
 
 
 @every_technique
-def test_one_bad_batch_makes_all_results_non_finite_and_changes_no_state(row):
-    for finite, unchanged, later in itertools.chain(*run(3, _bad_batches, row.technique)):
-        assert not finite
-        assert unchanged
-        assert torch.isfinite(torch.tensor(later)).all()
+def test_replicas_stay_equal_to_the_bit_and_a_bad_batch_gives_no_finite_result_and_changes_no_state(row):
+    results = run(3, _bad_batches, row.technique)
+    for seen, losses, replica in results:
+        assert seen == [(False, True)] * 2
+        assert torch.isfinite(torch.tensor(losses)).all()
+        assert torch.equal(replica, results[0][2])
 
 
 def _scaled_training(technique, bad_step):
@@ -189,7 +180,7 @@ def test_grad_scaler_skips_exactly_the_bad_step_on_all_workers(row):
 def _uninterrupted(technique):
     model = parallel()
     laconic.attach(model, technique)
-    return train(model, range(12), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    return train(model, range(8), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
 def _interrupted(technique, directory):
@@ -197,7 +188,7 @@ def _interrupted(technique, directory):
     model = parallel()
     attachment = laconic.attach(model, technique)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = train(model, range(8), optimizer=optimizer)
+    losses = train(model, range(5), optimizer=optimizer)
     state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save({**state, "laconic": attachment.state_dict()}, path)
     attachment.detach()
@@ -209,7 +200,7 @@ def _interrupted(technique, directory):
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     attachment.load_state_dict(state["laconic"])
-    return losses + train(model, range(8, 12), optimizer=optimizer)
+    return losses + train(model, range(5, 8), optimizer=optimizer)
 
 
 def _both_ways(technique, directory):
