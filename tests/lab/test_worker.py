@@ -52,19 +52,21 @@ def _run(tmp_path, **changes):
     return results, records.read(tmp_path / "run.jsonl")
 
 
-@pytest.mark.parametrize("spec", ["ddp", "thc", "crossover"])
-def test_when_a_run_has_ended_no_thread_of_gloo_is_left(tmp_path, spec):
+def test_when_a_run_has_ended_no_thread_of_gloo_is_left(tmp_path):
     """One that lets go of its last tensor when Python has ended would end the process by a signal, now and then."""
-    path = _settings(tmp_path, spec=spec, workers=1).save(tmp_path / "run.json")
+    specs = ("ddp", "thc", "crossover")
+    paths = [_settings(tmp_path, spec=spec, workers=1).save(tmp_path / f"{spec}.json") for spec in specs]
     program = (
-        "import pathlib, sys; from laconic.lab import worker; worker.main(sys.argv[1]); "
-        "print(*[each.read_text() for each in pathlib.Path('/proc/self/task').glob('*/comm')])"
+        "import pathlib, sys; from laconic.lab import worker\n"
+        "for path in sys.argv[1:]:\n"
+        "    worker.main(path)\n"
+        "    print(*[each.read_text().strip() for each in pathlib.Path('/proc/self/task').glob('*/comm')])"
     )
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    command = [sys.executable, "-c", program, str(path)]
-    threads = subprocess.run(command, env={**os.environ, **alone}, capture_output=True, text=True, check=True)
-    assert threads.stdout
-    assert "runloop" not in threads.stdout, threads.stdout
+    command = [sys.executable, "-c", program, *map(str, paths)]
+    ended = subprocess.run(command, env={**os.environ, **alone}, capture_output=True, text=True, check=True)
+    assert len(ended.stdout.splitlines()) == len(specs)
+    assert "gloo" not in ended.stdout
 
 
 def test_a_record_has_every_step_and_evaluation_and_the_proof_of_equal_replicas(tmp_path):
