@@ -9,13 +9,14 @@ parameters are.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
 import sys
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 import laconic
 from laconic.lab import contestants
 from laconic.lab.worker import checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TIMEOUT = 20.0
 """Seconds that the process group waits for a transfer; where nobody says, these are 1800."""
@@ -52,6 +56,12 @@ def main(words: str) -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     rank = dist.get_rank()
     _say("process", os.getpid())
+    _train(settings, rank)
+    gc.collect()  # a model that outlives its group ends the group's threads, and may wait for them for ever
+    dist.destroy_process_group()
+
+
+def _train(settings: Mapping[str, Any], rank: int) -> None:
     model, optimizer = _model(settings["technique"])
     mishap = settings.get("mishap") if rank == settings.get("culprit") else None
     generator = torch.Generator().manual_seed(rank)
@@ -64,7 +74,6 @@ def main(words: str) -> None:
             time.sleep(LIVES_ON)
         _say("step", step)
     _say("parameters", checksum(model.module))
-    dist.destroy_process_group()
 
 
 def _model(spec: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:

@@ -96,11 +96,14 @@ def seal(message: torch.Tensor, key: int) -> None:
 
 
 def opened(messages: Messages, keys: Sequence[int], speakers: Sequence[int]) -> Messages:
-    """What messages say, once every seal is right; the first that is not is told by who spoke."""
+    """What messages say, once every seal is right; the first that is not is told by who spoke.
+
+    Rows stay where they are, with the seals between them: a copy takes longer than all else.
+    """
     for message, key, speaker in zip(messages, keys, speakers, strict=True):
         _check(message, key, speaker)
     if isinstance(messages, torch.Tensor):
-        return messages[:, :-SEAL].contiguous()
+        return messages[:, :-SEAL]
     return [message[:-SEAL] for message in messages]
 
 

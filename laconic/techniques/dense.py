@@ -101,7 +101,11 @@ class DenseScheme(Scheme):
         assert isinstance(replies, torch.Tensor)
         if isinstance(turn.piece.route, Everybody):
             replies = self._mean(turn.piece, replies)
-        grad.copy_(replies.view(self._wire(turn.piece.bucket)).flatten()[: turn.piece.numel])
+        values = replies.view(self._wire(turn.piece.bucket))
+        if turn.piece.padding:
+            grad.copy_(values.flatten()[: turn.piece.numel])
+        else:
+            grad.view_as(values).copy_(values)
 
     def _mean(self, piece: Piece, messages: Messages) -> torch.Tensor:
         assert isinstance(messages, torch.Tensor)

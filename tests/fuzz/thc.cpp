@@ -57,7 +57,8 @@ struct Layout {
 Bytes combined(const Grids& grids, const Bytes& codes, size_t width) {
   return alike([&](const Kernels& kernels) {
     Bytes reply(width * size_t(grids.lane) / 8 + kCountBytes);
-    kernels.thc_combine(codes.data(), grids.workers, codes.size() / grids.workers, grids.grid(), grids.lane,
+    const size_t bytes = codes.size() / grids.workers;
+    kernels.thc_combine(codes.data(), grids.workers, bytes, bytes, grids.grid(), grids.lane,
                         reply.data());
     return reply;
   });
@@ -83,7 +84,8 @@ void add(const Grids& grids, const Bytes& codes, size_t width, const Bytes& repl
 Bytes decoded(const Kernels& kernels, const Grids& grids, const Layout& layout, const Buffer<float>& norms,
               const Bytes& replies, uint32_t count, Format format) {
   Bytes grad(layout.numel * (format == Format::fp32 ? 4 : 2));
-  kernels.thc_decode(replies.data(), replies.size() / layout.shards, int(count), norms.data(), layout.chart(),
+  const size_t bytes = replies.size() / layout.shards;
+  kernels.thc_decode(replies.data(), bytes, bytes, int(count), norms.data(), layout.chart(),
                      {nullptr, 0, grids.granularity, kThreshold}, grids.lane, 77, {grad.data(), format});
   return grad;
 }

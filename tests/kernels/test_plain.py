@@ -74,6 +74,17 @@ def test_product_adds_rows_in_order_wherever_it_is_written(
 
 @pytest.mark.usefixtures("chosen")
 @every_set
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("columns", [1, 7, 3000])
+def test_messages_may_lie_apart(dtype, columns):
+    """Between them are their seals."""
+    rows = torch.randn(3, columns + 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    apart, together = torch.empty(columns, dtype=dtype), torch.empty(columns, dtype=dtype)
+    plain.average(rows[:, :columns], apart)
+    plain.average(rows[:, :columns].contiguous(), together)
+    assert _same(apart, together)
+
+
 @pytest.mark.parametrize("dtype", FORMATS[1:], ids=str)
 def test_every_16_bit_value_survives_widening_and_narrowing(dtype):
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)

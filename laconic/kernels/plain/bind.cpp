@@ -4,13 +4,14 @@
 namespace laconic {
 namespace {
 
-void average(const Array& messages, const Array& out) {
+void average(const Rows& messages, const Array& out) {
   if (messages.ndim() != 2 || messages.shape(0) < 1 || messages.shape(1) != out.size())
     throw nb::value_error("average takes messages (rows, columns) and out (columns)");
   const Format format = format_of(messages);
   if (format != format_of(out)) throw nb::type_error("messages and out differ in dtype");
+  const size_t stride = stride_of(messages);
   nb::gil_scoped_release unlocked;
-  chosen.kernels->average(messages.data(), messages.shape(0), messages.shape(1), format, out.data());
+  chosen.kernels->average(messages.data(), messages.shape(0), messages.shape(1), stride, format, out.data());
 }
 
 bool all_finite(const Array& values) {

@@ -12,13 +12,13 @@ namespace {
 constexpr size_t kTile = 1024;  // fp32 sums of one tile stay in the first-level cache
 
 template <class T>
-void average_rows(const T* messages, size_t rows, size_t columns, T* out) {
+void average_rows(const T* messages, size_t rows, size_t columns, size_t stride, T* out) {
   alignas(64) float sum[kTile], row[kTile];
   for (size_t start = 0; start < columns; start += kTile) {
     const size_t count = std::min(kTile, columns - start);
     widen(messages + start, sum, count);
     for (size_t r = 1; r < rows; ++r) {
-      widen(messages + r * columns + start, row, count);
+      widen(messages + r * stride + start, row, count);
       for (size_t i = 0; i < count; ++i) sum[i] += row[i];
     }
     for (size_t i = 0; i < count; ++i) sum[i] /= float(rows);
@@ -84,14 +84,14 @@ void multiply_edge(const Factors& given, size_t count, float* out, size_t stride
 
 }  // namespace
 
-void average(const void* messages, size_t rows, size_t columns, Format format, void* out) {
+void average(const void* messages, size_t rows, size_t columns, size_t stride, Format format, void* out) {
   switch (format) {
     case Format::fp32:
-      return average_rows(static_cast<const float*>(messages), rows, columns, static_cast<float*>(out));
+      return average_rows(static_cast<const float*>(messages), rows, columns, stride, static_cast<float*>(out));
     case Format::bf16:
-      return average_rows(static_cast<const Bfloat*>(messages), rows, columns, static_cast<Bfloat*>(out));
+      return average_rows(static_cast<const Bfloat*>(messages), rows, columns, stride, static_cast<Bfloat*>(out));
     case Format::fp16:
-      return average_rows(static_cast<const Half*>(messages), rows, columns, static_cast<Half*>(out));
+      return average_rows(static_cast<const Half*>(messages), rows, columns, stride, static_cast<Half*>(out));
   }
 }
 

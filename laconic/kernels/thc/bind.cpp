@@ -54,7 +54,7 @@ void thc_encode(const Array& grad, const Optional& residual, const Of<float>& no
                              reinterpret_cast<Quality*>(quality.data()));
 }
 
-void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,
+void thc_combine(const RowsOf<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,
                  const Of<uint8_t>& reply) {
   require(table.size() > 0, "a table has 2^bits entries, of 2 to 8 bits");
   const Grid grid = grid_of(table, bits, int(table.data()[table.size() - 1]), 0);
@@ -64,23 +64,24 @@ void thc_combine(const Of<uint8_t>& messages, const Of<const int64_t>& table, in
   require(lane >= 8 && lane <= 16 && reply.size() == width * size_t(lane) / 8 + kCountBytes,
           "a reply has the sums in lanes of 8 to 16 bits, and a count");
   require(messages.shape(0) * size_t(grid.granularity) < size_t(1) << lane, "the sums do not fit their lanes");
+  const size_t stride = stride_of(messages);
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_combine(messages.data(), messages.shape(0), messages.shape(1), grid, lane, reply.data());
+  chosen.kernels->thc_combine(messages.data(), messages.shape(0), messages.shape(1), stride, grid, lane, reply.data());
 }
 
 // The number of contributors, which stands at the end of every reply.
-uint32_t count_of(const Of<uint8_t>& replies) {
-  const size_t bytes = replies.shape(1);
+uint32_t count_of(const RowsOf<uint8_t>& replies) {
+  const size_t bytes = replies.shape(1), stride = stride_of(replies);
   const uint8_t* const first = replies.data() + bytes - kCountBytes;
   for (size_t row = 1; row < replies.shape(0); ++row)
-    require(std::memcmp(first, first + row * bytes, kCountBytes) == 0,
+    require(std::memcmp(first, first + row * stride, kCountBytes) == 0,
             "the shards of a piece have different numbers of contributors");
   uint32_t count;
   std::memcpy(&count, first, kCountBytes);
   return count;
 }
 
-void thc_decode(const Of<uint8_t>& replies, const Of<float>& norms, const Of<const int64_t>& chart, int granularity,
+void thc_decode(const RowsOf<uint8_t>& replies, const Of<float>& norms, const Of<const int64_t>& chart, int granularity,
                 double threshold, uint32_t shared, int lane, const Array& grad) {
   const Gradient gradient = gradient_of(grad);
   require(replies.ndim() == 2 && replies.shape(0) >= 1 && replies.shape(1) > kCountBytes && lane >= 8 && lane <= 16 &&
@@ -93,7 +94,7 @@ void thc_decode(const Of<uint8_t>& replies, const Of<float>& norms, const Of<con
           "so many contributors have no sums in these lanes");
   require(norms.size() == blocks.count, "there is one norm for every block");
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_decode(replies.data(), replies.shape(1), int(count), norms.data(), blocks,
+  chosen.kernels->thc_decode(replies.data(), replies.shape(1), stride_of(replies), int(count), norms.data(), blocks,
                              {nullptr, 0, granularity, threshold}, lane, shared, gradient);
 }
 

@@ -66,12 +66,13 @@ class Nibbles {
 };
 
 // Sums that fit into bytes; returns how many coordinates are done, a multiple of 64.
-size_t sum_to_bytes(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, uint8_t* reply) {
+size_t sum_to_bytes(const uint8_t* messages, size_t workers, size_t bytes, size_t stride, const Grid& grid,
+                    uint8_t* reply) {
   const size_t whole = bytes / kNibbleBytes * kNibbleBytes;
   Nibbles sums(grid.table);
   for (size_t at = 0; at < whole; at += kNibbleBytes) {
     sums.clear();
-    for (size_t worker = 0; worker < workers; ++worker) sums.add(messages + worker * bytes + at);
+    for (size_t worker = 0; worker < workers; ++worker) sums.add(messages + worker * stride + at);
     __m256i* const out = reinterpret_cast<__m256i*>(reply + 2 * at);
     _mm256_storeu_si256(out, sums.half(false));
     _mm256_storeu_si256(out + 1, sums.half(true));
@@ -80,7 +81,7 @@ size_t sum_to_bytes(const uint8_t* messages, size_t workers, size_t bytes, const
 }
 
 // The same of sums that do not, of integers that do: as many workers' as fit are summed in bytes, then widened.
-size_t sum_to_words(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane,
+size_t sum_to_words(const uint8_t* messages, size_t workers, size_t bytes, size_t stride, const Grid& grid, int lane,
                     uint8_t* reply) {
   const size_t whole = bytes / kNibbleBytes * kNibbleBytes, together = 255 / size_t(grid.granularity);
   PackWords* const pack_sums = word_packer(lane);
@@ -90,7 +91,7 @@ size_t sum_to_words(const uint8_t* messages, size_t workers, size_t bytes, const
     for (size_t worker = 0; worker < workers;) {
       some.clear();
       for (const size_t end = std::min(workers, worker + together); worker < end; ++worker)
-        some.add(messages + worker * bytes + at);
+        some.add(messages + worker * stride + at);
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
         const __m256i half = some.half(k / 2);
@@ -214,17 +215,18 @@ void thc_encode(const Gradient& grad, const float* residual, const float* norms,
   finish_streams();
 }
 
-void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Grid& grid, int lane, uint8_t* reply) {
+void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, size_t stride, const Grid& grid, int lane,
+                 uint8_t* reply) {
   const size_t bits = size_t(grid.bits), width = bytes * 8 / bits;
   size_t at = 0;
 #ifdef __AVX2__
-  if (bits == 4 && lane == 8) at = sum_to_bytes(messages, workers, bytes, grid, reply);
-  else if (bits == 4 && grid.granularity < 256) at = sum_to_words(messages, workers, bytes, grid, lane, reply);
+  if (bits == 4 && lane == 8) at = sum_to_bytes(messages, workers, bytes, stride, grid, reply);
+  else if (bits == 4 && grid.granularity < 256) at = sum_to_words(messages, workers, bytes, stride, grid, lane, reply);
 #endif
   for (; at < width; at += 8) {
     uint32_t sums[8] = {}, codes[8];
     for (size_t worker = 0; worker < workers; ++worker) {
-      unpack(messages + worker * bytes + at * bits / 8, 8, grid.bits, codes);
+      unpack(messages + worker * stride + at * bits / 8, 8, grid.bits, codes);
       for (int i = 0; i < 8; ++i) sums[i] += uint32_t(grid.table[codes[i]]);
     }
     pack(sums, 8, lane, reply + at * size_t(lane) / 8);
@@ -233,13 +235,13 @@ void thc_combine(const uint8_t* messages, size_t workers, size_t bytes, const Gr
   std::memcpy(reply + width * size_t(lane) / 8, &count, kCountBytes);
 }
 
-void thc_decode(const uint8_t* replies, size_t bytes, int count, const float* norms, Chart chart, const Grid& grid,
-                int lane, uint32_t key, const Gradient& grad) {
+void thc_decode(const uint8_t* replies, size_t bytes, size_t stride, int count, const float* norms, Chart chart,
+                const Grid& grid, int lane, uint32_t key, const Gradient& grad) {
   const std::unique_ptr<Scratch> room(new Scratch);
   const float step = float(2 * grid.threshold / grid.granularity);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    decode_blocks(Decoding<T>{replies, bytes, grid.granularity, lane, count, step, key, values, *room}, chart, norms);
+    decode_blocks(Decoding<T>{replies, bytes, stride, grid.granularity, lane, count, step, key, values, *room}, chart, norms);
   });
   finish_streams();
 }

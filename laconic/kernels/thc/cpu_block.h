@@ -87,7 +87,7 @@ template <class T> struct Encoding {
 };
 template <class T> struct Decoding {
   const uint8_t* replies;
-  size_t bytes;  // of a reply
+  size_t bytes, stride;  // of a reply, and from one to the next
   int granularity, lane, count;
   float step;
   uint32_t key;
@@ -98,10 +98,10 @@ template <class T> struct Decoding {
   const uint8_t* sums(const Block& block) const {
     const size_t eighths = size_t(lane), row = bytes - kCountBytes;  // eight sums take as many bytes as a lane has bits
     size_t at = size_t(block.at) / 8 * eighths, left = size_t(block.size) / 8 * eighths;
-    if (at % row + left <= row) return replies + at / row * bytes + at % row;
+    if (at % row + left <= row) return replies + at / row * stride + at % row;
     for (uint8_t* out = room.sums; left > 0;) {
       const size_t here = std::min(left, row - at % row);
-      std::memcpy(out, replies + at / row * bytes + at % row, here);
+      std::memcpy(out, replies + at / row * stride + at % row, here);
       at += here, out += here, left -= here;
     }
     return room.sums;
