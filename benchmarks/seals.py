@@ -27,6 +27,7 @@ from laconic.engine import journey, mixer
 from laconic.lab import contestants, tasks
 from laconic.lab.jobs import Job
 from laconic.lab.links import Lab, parse_links
+from laconic.lab.worker import grouped
 from laconic.places import peers
 
 if TYPE_CHECKING:
@@ -89,7 +90,14 @@ def _line(technique: str, sealed: Sequence[float], unsealed: Sequence[float]) ->
 def work(technique: str, blocks: int, out: Path) -> None:
     """This worker's training; the first worker writes down how long steps took."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    with grouped():
+        taken = _train(technique, blocks)
+        if dist.get_rank() == 0:
+            out.write_text(json.dumps([taken[::2], taken[1::2]]))
+
+
+def _train(technique: str, blocks: int) -> list[float]:
+    """How long the steps of blocks took, with seals and without in turn."""
     task = tasks.load("fashion")
     model = DistributedDataParallel(task.model(0))
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
@@ -106,9 +114,7 @@ def work(technique: str, blocks: int, out: Path) -> None:
 
     taken = list(_blocks(step, attachment.land, blocks))
     attachment.detach()
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps([taken[::2], taken[1::2]]))
-    dist.destroy_process_group()
+    return taken
 
 
 def _blocks(step: Callable[[], float], land: Callable[[], None], blocks: int) -> Iterator[float]:

@@ -9,7 +9,6 @@ parameters are.
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
 import json
 import os
@@ -25,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import laconic
 from laconic.lab import contestants
-from laconic.lab.worker import checksum
+from laconic.lab.worker import checksum, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,12 +52,9 @@ def main(words: str) -> None:
     """This worker's training."""
     settings = json.loads(words)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
-    rank = dist.get_rank()
-    _say("process", os.getpid())
-    _train(settings, rank)
-    gc.collect()  # a model that outlives its group ends the group's threads, and may wait for them for ever
-    dist.destroy_process_group()
+    with grouped(timedelta(seconds=TIMEOUT)):
+        _say("process", os.getpid())
+        _train(settings, dist.get_rank())
 
 
 def _train(settings: Mapping[str, Any], rank: int) -> None:

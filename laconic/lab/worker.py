@@ -11,6 +11,7 @@ Time: a step's seconds go from taking its batch to the end of the optimizer's st
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import hashlib
@@ -36,6 +37,7 @@ from laconic.telemetry import JsonLines, header, machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import timedelta
 
     from torch import nn
 
@@ -113,12 +115,21 @@ def main(path: str, turn: str | None = None) -> None:
     """This worker's part of the run in the settings file `path`."""
     settings = Settings(**json.loads(Path(path).read_text()))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
+    with grouped():
         _train(settings, Turns(Path(turn)) if turn is not None else None)
+
+
+@contextlib.contextmanager
+def grouped(timeout: timedelta | None = None) -> Iterator[None]:
+    """There is a process group in here, of which no thread is left when it ends; no model may be left by then.
+
+    A thread that lets go of its last tensor when Python has ended ends the process by a signal, and a model that
+    outlives its group may wait for the group's threads for ever.
+    """
+    dist.init_process_group("gloo", timeout=timeout)
+    try:
+        yield
     finally:
-        # Its threads end with a group that nobody holds; one that lets go of its last tensor when Python has ended
-        # ends the process by a signal.
         gc.collect()
         dist.destroy_process_group()
 

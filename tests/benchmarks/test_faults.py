@@ -30,7 +30,7 @@ def _kind(name):
         ("raises an error", "dense", 1),
         ("catches its error, lives on", "rank_dad", 2),
         ("a bit of its parameters changed", "thc", 1),
-        ("a bit changed on the wire", "sign_vote", 1),
+        ("a bit changed on the wire", "crossover", 1),
     ],
 )
 def test_whoever_is_left_ends_soon_and_names_the_worker(stage, name, technique, number, tmp_path):
@@ -39,6 +39,14 @@ def test_whoever_is_left_ends_soon_and_names_the_worker(stage, name, technique, 
     assert outcome.signals == 0
     assert outcome.well == 0
     assert outcome.seconds < trial.LIMIT
+
+
+def test_a_bit_changed_in_what_goes_around_a_ring_is_refused_by_all(stage, tmp_path):
+    """Who is named is who said it, not who passed it on."""
+    outcome = trial.play(stage, _kind("a bit changed on the wire"), "sign_vote", 1, tmp_path, {})
+    assert (outcome.well, outcome.signals) == (0, 0), outcome
+    assert "the message of worker" in outcome.sentence
+    assert "is damaged" in outcome.sentence
 
 
 @pytest.fixture(scope="module")
