@@ -17,7 +17,7 @@ from laconic.core import streams
 from laconic.core.place import Combine, Everybody, Label, Messages, Post, Route, Sum, Trip
 from laconic.core.technique import Desk, Reading, Scheme, Turn
 from laconic.layers.loads import LayerTurn
-from laconic.messages.seals import Envelopes
+from laconic.messages.seals import Envelopes, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,8 +91,8 @@ class Vehicle:
                 (yield from self._exchange(route, encoded[0], functools.partial(self._combine, desk), label))
             ]
         messages = [message for (message,) in encoded]
-        joined = torch.cat(messages)
-        heard = yield from self._exchange(Everybody(len(joined)), [joined], _refuse, label)
+        together = joined(messages)
+        heard = yield from self._exchange(Everybody(len(together)), [together], _refuse, label)
         assert isinstance(heard, torch.Tensor)
         return heard.split([len(message) for message in messages], dim=1)
 

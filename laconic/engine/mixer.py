@@ -162,7 +162,7 @@ class Mixer:
                 leg = self._plain(vector, Leg(number, span, step))
             else:
                 leg = self._coded(vector, Leg(number, span, step), self.codec)
-            seal(leg.message, _label(step).key(Way.MIXING, self._node, number))
+            seal(leg.message, [_label(step).key(Way.MIXING, self._node, number)])
             return leg
 
     def _plain(self, vector: FlatView, leg: Leg) -> Leg:

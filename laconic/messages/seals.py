@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from laconic.core.place import Owner, Route, Seat, Shards, Way
@@ -29,7 +30,6 @@ from laconic.numerics.digests import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from numpy.typing import NDArray
 
@@ -81,18 +81,40 @@ class Envelopes(NamedTuple):
         return reply
 
 
+def blank(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """A message, or rows of messages, of bytes that are yet to be written, where `like` lies.
+
+    Behind each there is room for its seal, so that nothing needs to be copied to be sealed.
+    """
+    *rows, size = shape
+    whole = like.new_empty(*rows, size + SEAL, dtype=torch.uint8)
+    messages = whole[..., :size]
+    messages.whole = whole  # type: ignore[attr-defined]
+    return messages
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """One message of the parts' bytes, one behind the other."""
+    bytes_ = [part.reshape(-1).view(torch.uint8) for part in parts]
+    return torch.cat(bytes_, out=blank(parts[0], sum(map(len, bytes_))))
+
+
 def sealed(messages: Messages, keys: Sequence[int]) -> Messages:
     """The messages, each with the seal of its key."""
-    seals = torch.tensor([[_signed(digest(_bytes(m), k))] for m, k in zip(messages, keys, strict=True)])
-    tails = seals.view(torch.uint8).to(messages[0].device)
-    if isinstance(messages, torch.Tensor):
-        return torch.cat([messages, tails], 1)
-    return [torch.cat([message, tail]) for message, tail in zip(messages, tails, strict=True)]
+    if not isinstance(messages, torch.Tensor):
+        return [_sealed(message, [key]) for message, key in zip(messages, keys, strict=True)]
+    return _sealed(messages, keys)
 
 
-def seal(message: torch.Tensor, key: int) -> None:
-    """The last bytes of `message` are the seal of those before."""
-    message[-SEAL:] = torch.tensor([_signed(digest(_bytes(message[:-SEAL]), key))]).view(torch.uint8)
+def seal(message: torch.Tensor, keys: Sequence[int]) -> None:
+    """The last bytes of `message`, or of each of its rows, are the seal of those before."""
+    rows = _rows(message)
+    seals = [digest(row, key) for row, key in zip(rows[:, :-SEAL], keys, strict=True)]
+    tails = np.array(seals, dtype="<u8").view(np.uint8).reshape(-1, SEAL)
+    if message.device.type == "cpu":
+        rows[:, -SEAL:] = tails
+    else:
+        message[..., -SEAL:] = torch.from_numpy(tails).view(*message.shape[:-1], SEAL)
 
 
 def opened(messages: Messages, keys: Sequence[int], speakers: Sequence[int]) -> Messages:
@@ -100,10 +122,11 @@ def opened(messages: Messages, keys: Sequence[int], speakers: Sequence[int]) -> 
 
     Rows stay where they are, with the seals between them: a copy takes longer than all else.
     """
-    for message, key, speaker in zip(messages, keys, speakers, strict=True):
-        _check(message, key, speaker)
     if isinstance(messages, torch.Tensor):
+        _check(messages, keys, speakers)
         return messages[:, :-SEAL]
+    for message, key, speaker in zip(messages, keys, speakers, strict=True):
+        _check(message, [key], [speaker])
     return [message[:-SEAL] for message in messages]
 
 
@@ -122,17 +145,27 @@ def opened_size(told: int, key: int, most: int, speaker: int) -> int:
     return size
 
 
-def _check(message: torch.Tensor, key: int, speaker: int) -> None:
-    if len(message) < SEAL:
-        raise DamagedMessage(speaker, "is cut short")
-    content, seal = _bytes(message[:-SEAL]), _bytes(message[-SEAL:]).tobytes()
-    if digest(content, key) != int.from_bytes(seal, "little"):
-        raise DamagedMessage(speaker, "is damaged: its seal is wrong")
+def _sealed(messages: torch.Tensor, keys: Sequence[int]) -> torch.Tensor:
+    """A message or rows, with their seals, in their own room or else in a copy."""
+    whole: torch.Tensor | None = getattr(messages, "whole", None)
+    if whole is None:
+        copy = blank(messages, *messages.shape)
+        return _sealed(copy.copy_(messages), keys)
+    seal(whole, keys)
+    return whole
 
 
-def _bytes(values: torch.Tensor) -> NDArray[Any]:
-    return values.contiguous().cpu().numpy()
+def _check(messages: torch.Tensor, keys: Sequence[int], speakers: Sequence[int]) -> None:
+    if messages.shape[-1] < SEAL:
+        raise DamagedMessage(speakers[0], "is cut short")
+    rows = _rows(messages)
+    seals = np.ascontiguousarray(rows[:, -SEAL:]).view("<u8").ravel().tolist()
+    for row, seal, key, speaker in zip(rows[:, :-SEAL], seals, keys, speakers, strict=True):
+        if digest(row, key) != seal:
+            raise DamagedMessage(speaker, "is damaged: its seal is wrong")
 
 
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word
+def _rows(messages: torch.Tensor) -> NDArray[np.uint8]:
+    """The bytes of a message, or of rows of them, row by row, on the CPU."""
+    array: NDArray[np.uint8] = messages.cpu().numpy()
+    return array.reshape(-1, array.shape[-1])

@@ -24,6 +24,7 @@ from laconic.core.technique import Bucket, Cell, Desk, Piece, Reading, Scheme, S
 from laconic.layers.catalog import Layer, multiplied
 from laconic.layers.loads import LayerTurn
 from laconic.layers.products import Product
+from laconic.messages.seals import joined
 from laconic.numerics import lowrank
 from laconic.numerics.damage import DamagedMessage
 from laconic.techniques.dense import FORMATS, DenseScheme
@@ -155,7 +156,7 @@ class DADScheme(Scheme):
         assert turn.rows is not None
         deltas, inputs, gradient = turn.rows.deltas, turn.rows.inputs, turn.rows.gradient
         if self.factored is None:
-            return [_packed(deltas, inputs).view(torch.uint8)]
+            return [joined([deltas.float(), inputs.float()])]
         bias = deltas.sum(0) if piece.layer.bias is not None else deltas.new_empty(0)
         kept = turn.memory.get("residual")
         found = (
@@ -233,7 +234,7 @@ class DADScheme(Scheme):
         numbers = _factors(found, columns).to(self.wire)
         if numbers.nbytes % 4:
             numbers = torch.nn.functional.pad(numbers, (0, 1))
-        return torch.cat([bias.view(torch.uint8), numbers.view(torch.uint8)])
+        return joined([bias, numbers])
 
     def _told(self, piece: LayerPiece, heard: Messages) -> Stacked:
         """What everybody has said of a layer, or its owner."""
@@ -302,11 +303,8 @@ def _numbers(messages: torch.Tensor, wire: torch.dtype) -> torch.Tensor:
 def _factors(found: Factors, columns: int | None) -> torch.Tensor:
     """Both sides' columns, with zeros behind them if there are to be more."""
     more = max(0, (columns or 0) - found.rank)
-    return _packed(*(torch.nn.functional.pad(side.T, (0, 0, 0, more)) for side in (found.P, found.Q)))
-
-
-def _packed(deltas: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    return torch.cat([deltas.reshape(-1), inputs.reshape(-1)]).float()
+    padded = (torch.nn.functional.pad(side.T, (0, 0, 0, more)) for side in (found.P, found.Q))
+    return torch.cat([side.reshape(-1) for side in padded]).float()
 
 
 def _keep(left: Factors, kept: Cell, layer: Layer) -> None:

@@ -21,6 +21,7 @@ from laconic.core import checks
 from laconic.core.place import Capability, Everybody, Messages, Route, Shards
 from laconic.core.technique import Bucket, Desk, Piece, Scheme, Setting, Slot, Turn, even_pieces
 from laconic.kernels import plain
+from laconic.messages.seals import blank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,17 +81,14 @@ class DenseScheme(Scheme):
         return even_pieces(bucket, self.workers, width=wire // (itemsize * self.workers))
 
     def encode(self, turn: Turn, grad: torch.Tensor) -> Messages:
-        """The gradient in the wire's format; it shares storage with `grad` where nothing has to change."""
+        """The gradient in the wire's format."""
         piece, wire = turn.piece, self._wire(turn.piece.bucket)
         if self.technique.error_feedback:
             residual = turn.memory["residual"]
             exact = grad + residual.old
             grad = exact.to(wire)
             torch.sub(exact, grad, out=residual.new)
-        values = (
-            torch.nn.functional.pad(grad.to(wire), (0, piece.padding)) if piece.padding else grad.to(wire)
-        )
-        return values.view(piece.shards, piece.width).view(torch.uint8)
+        return written(grad, piece, wire)
 
     def combine(self, desk: Desk, messages: Messages) -> torch.Tensor:
         """The mean of the messages, rounded once."""
@@ -110,10 +108,22 @@ class DenseScheme(Scheme):
     def _mean(self, piece: Piece, messages: Messages) -> torch.Tensor:
         assert isinstance(messages, torch.Tensor)
         values = messages.view(self._wire(piece.bucket))
-        mean = torch.empty_like(values[0])
-        plain.average(values, mean)
-        return mean.view(torch.uint8)
+        mean = blank(messages, messages.shape[1])
+        plain.average(values, mean.view(values.dtype))
+        return mean
 
     def _wire(self, bucket: Bucket) -> torch.dtype:
         wire = FORMATS[self.technique.dtype]
         return wire if wire.itemsize < bucket.dtype.itemsize else bucket.dtype
+
+
+def written(values: torch.Tensor, piece: Piece, wire: torch.dtype) -> torch.Tensor:
+    """A row of the values for each shard, in the wire's format, with zeros behind the last of them."""
+    rows = blank(values, piece.shards, piece.width * wire.itemsize)
+    whole, rest = divmod(piece.numel, piece.width)
+    numbers, split = rows.view(wire), piece.numel - rest
+    numbers[:whole].copy_(values[:split].view(whole, piece.width))
+    if piece.padding:
+        numbers[whole:].zero_()
+        numbers[whole, :rest].copy_(values[split:])
+    return rows

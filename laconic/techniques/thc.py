@@ -30,6 +30,7 @@ from laconic.core.blocks import BlockPiece, block_pieces
 from laconic.core.place import Capability, Messages, Route, Shards, Sum
 from laconic.core.technique import Bucket, Cell, Desk, Nothing, Piece, Reading, Scheme, Setting, Slot, Turn
 from laconic.kernels import thc as kernels
+from laconic.messages.seals import blank
 from laconic.messages.thc import CodedSums
 from laconic.numerics import bits, rng, thc_grid
 from laconic.numerics.damage import DamagedMessage
@@ -190,7 +191,7 @@ class THCScheme(Scheme):
         assert turn.agreed is not None
         piece, grid, technique = turn.piece, self.grid, self.technique
         chart, residual = _chart(turn, grad), self._residual(turn)
-        codes = grad.new_zeros(piece.shards, piece.width * technique.bits // 8, dtype=torch.uint8)
+        codes = blank(grad, piece.shards, piece.width * technique.bits // 8).zero_()
         quality = grad.new_empty(len(chart), 4, dtype=torch.float32)
         kernels.thc_encode(
             grad,
@@ -224,7 +225,7 @@ class THCScheme(Scheme):
         assert isinstance(messages, torch.Tensor)
         grid = self.grid
         assert len(messages) * grid.granularity < 2**grid.lane, "the sums do not fit their lanes"
-        reply = messages.new_empty(desk.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
+        reply = blank(messages, desk.piece.width * grid.lane // 8 + kernels.COUNT_BYTES)
         table = _table_on(grid.table, messages.device)
         kernels.thc_combine(messages, table, self.technique.bits, grid.lane, reply)
         return reply

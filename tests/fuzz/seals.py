@@ -51,9 +51,9 @@ def captured(technique):
         ]
         return result
 
-    def seal(message, key):
-        real_seal(message, key)
-        found["up"].append((bytes(message.tolist()), key))
+    def seal(message, keys):
+        real_seal(message, keys)
+        found["up"].append((bytes(message.tolist()), *keys))
 
     with mock.patch.object(seals, "sealed", sealed), mock.patch.object(mixer, "seal", seal):
         _train(technique)

@@ -1,6 +1,7 @@
 """No damage to a message goes unnoticed, and no message is taken for another."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from laconic import DamagedMessage
 from laconic.core.place import Label, Way
 from laconic.core.technique import Bucket, Piece
-from laconic.messages.seals import SEAL, opened, opened_size, sealed, sealed_size
+from laconic.messages.seals import SEAL, blank, joined, opened, opened_size, sealed, sealed_size
 from tests.fuzz import seals
 
 LABEL = Label(step=7, about=1, most=1000)
@@ -45,6 +46,25 @@ def test_rows_are_sealed_each_by_itself():
     messages[1, 5] ^= 1
     with pytest.raises(DamagedMessage, match=r"^the message of worker 1 is damaged: its seal is wrong$"):
         opened(messages, keys, range(3))
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (40,), (2, 1)])
+def test_what_was_made_to_be_sealed_is_not_copied(shape):
+    message = blank(torch.empty(0), *shape).copy_(_content(math.prod(shape)).view(shape))
+    keys = [1, 2, 3][: len(message)] if len(shape) > 1 else [1]
+    (whole,) = (sealed(message, keys),) if len(shape) > 1 else sealed([message], keys)
+    assert whole.data_ptr() == message.data_ptr()
+    assert whole.is_contiguous()
+    (copied,) = (sealed(message + 0, keys),) if len(shape) > 1 else sealed([message + 0], keys)
+    assert torch.equal(copied, whole)
+
+
+def test_parts_of_a_message_lie_one_behind_the_other():
+    parts = [torch.tensor([1.0, 2.0]), torch.empty(0), torch.tensor([[3], [4]], dtype=torch.bfloat16)]
+    message = joined(parts)
+    assert torch.equal(message[:8].view(torch.float32), parts[0])
+    assert torch.equal(message[8:].view(torch.bfloat16), parts[2].flatten())
+    assert sealed([message], [1])[0].data_ptr() == message.data_ptr()
 
 
 def test_every_flipped_bit_is_noticed():

@@ -1,9 +1,13 @@
+import dataclasses
+
 import pytest
 import torch
 
 from laconic import Dense
 from laconic.core.place import Everybody
 from laconic.core.technique import Bucket, Cell, Desk, Setting, Turn
+from laconic.messages.seals import sealed
+from laconic.techniques.dense import written
 
 WIRE = 1 << 19
 
@@ -36,10 +40,15 @@ def test_error_feedback_makes_the_sum_of_results_follow_the_sum_of_gradients():
     assert total.item() == pytest.approx(1001.0, abs=0.01)  # what is missing is at most one rounding
 
 
-def test_a_message_shares_the_gradients_memory_when_nothing_has_to_change():
-    grad = torch.randn(12)
-    message = _encoded(Dense(), _turn(Dense(), grad, workers=3), grad)
-    assert message.data_ptr() == grad.data_ptr()
+@pytest.mark.parametrize("numel", [12, 10, 1, 2])
+def test_a_message_is_written_once_with_room_for_its_seal(numel):
+    grad = torch.randn(numel)
+    turn = _turn(Dense("fp32"), grad, workers=3)
+    piece = dataclasses.replace(turn.piece, shards=3, width=4)
+    message = written(grad, piece, torch.float32)
+    assert sealed(message, range(3)).data_ptr() == message.data_ptr()
+    values = torch.cat([grad, torch.zeros(12 - numel)])
+    assert torch.equal(message.view(torch.float32), values.view(3, 4))
 
 
 @pytest.mark.parametrize(

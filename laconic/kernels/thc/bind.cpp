@@ -41,7 +41,8 @@ void thc_norms(const Array& grad, const Optional& residual, const Of<const int64
 
 void thc_encode(const Array& grad, const Optional& residual, const Of<float>& norms, const Of<const int64_t>& chart,
                 const Of<const int64_t>& table, int granularity, double threshold, uint32_t shared, uint32_t own,
-                int bits, uint32_t every, const Of<uint8_t>& codes, const Optional& left, const Of<float>& quality) {
+                int bits, uint32_t every, const RowsOf<uint8_t>& codes, const Optional& left,
+                const Of<float>& quality) {
   const Gradient gradient = gradient_of(grad);
   const float* old = residual_of(residual, grad);
   float* rest = const_cast<float*>(residual_of(left, grad));
@@ -49,9 +50,11 @@ void thc_encode(const Array& grad, const Optional& residual, const Of<float>& no
   const Chart blocks = chart_of(chart, grad.size(), codes.size() * 8 / size_t(bits));
   require(norms.size() == blocks.count && quality.size() == 4 * blocks.count && every >= 1,
           "there are one norm and four qualities for every block");
+  require(codes.ndim() == 2 && codes.shape(1) % size_t(bits) == 0, "codes are rows of whole groups of eight");
+  const size_t stride = stride_of(codes);
   nb::gil_scoped_release unlocked;
-  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, every, codes.data(), rest,
-                             reinterpret_cast<Quality*>(quality.data()));
+  chosen.kernels->thc_encode(gradient, old, norms.data(), blocks, grid, {shared, own}, every, codes.data(),
+                             codes.shape(1), stride, rest, reinterpret_cast<Quality*>(quality.data()));
 }
 
 void thc_combine(const RowsOf<uint8_t>& messages, const Of<const int64_t>& table, int bits, int lane,

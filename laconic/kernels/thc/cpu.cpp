@@ -118,7 +118,8 @@ void encode_block(const Encoding<T>& task, const Block& block, float norm, Quali
   room.signs.apply(room.exact, size, room.rotated);
   hadamard(room.rotated, size);
   const int clamped = round_block(task.lookup, norm, size, room);
-  pack(room.codes, size, task.bits, task.codes + block.at * task.bits / 8);
+  pack(room.codes, size, task.bits, task.codes_of(block));
+  task.settle(block);
   hadamard(room.values, size);
   const float step = step_of(task.lookup.step, norm, size);
   for (size_t i = 0; i < size; ++i) room.rotated[i] = float(room.values[i]) * step;
@@ -204,13 +205,14 @@ void thc_norms(const Gradient& grad, const float* residual, Chart chart, float* 
 }
 
 void thc_encode(const Gradient& grad, const float* residual, const float* norms, Chart chart, const Grid& grid,
-                Keys keys, uint32_t every, uint8_t* codes, float* left, Quality* quality) {
+                Keys keys, uint32_t every, uint8_t* codes, size_t bytes, size_t stride, float* left,
+                Quality* quality) {
   const std::unique_ptr<Scratch> room(new Scratch);
   const Lookup lookup(grid);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, codes, left, *room}, chart, norms, every,
-                  quality);
+    encode_blocks(Encoding<T>{values, residual, lookup, grid.bits, keys, {codes, bytes, stride}, left, *room},
+                  chart, norms, every, quality);
   });
   finish_streams();
 }
@@ -241,7 +243,9 @@ void thc_decode(const uint8_t* replies, size_t bytes, size_t stride, int count, 
   const float step = float(2 * grid.threshold / grid.granularity);
   with_type(grad, [&](auto* values) {
     using T = std::remove_pointer_t<decltype(values)>;
-    decode_blocks(Decoding<T>{replies, bytes, stride, grid.granularity, lane, count, step, key, values, *room}, chart, norms);
+    decode_blocks(Decoding<T>{{replies, bytes - kCountBytes, stride}, grid.granularity, lane, count, step, key, values,
+                              *room},
+                  chart, norms);
   });
   finish_streams();
 }

@@ -195,7 +195,7 @@ template <int Nodes, class T> class FastEncoder {
       return round<R>(here.grad + size, room.rotated, task_.lookup.scale_of(norm), tables_, key, measured, room.words,
                       put_codes);
     };
-    uint8_t* const out = task_.codes + block.at * task_.bits / 8;
+    uint8_t* const out = task_.codes_of(block);
     float clamped;
     if (task_.bits == 4) {
       clamped = rounded([=](__m512i code, size_t at) { store_nibbles(code, out + at / 2); });
@@ -204,6 +204,7 @@ template <int Nodes, class T> class FastEncoder {
       clamped = rounded([=](__m512i code, size_t at) { store_bytes(code, codes + at); });
       pack(codes, size, task_.bits, out);
     }
+    task_.settle(block);
     const float error = subtract<R>(here, step_of(task_.lookup.step, norm, size), measured, room.words);
     if (measured) *quality = {error, energy, clamped, float(size)};
   }

@@ -70,8 +70,24 @@ struct Scratch {
   alignas(64) int32_t values[kMaxSize];
   alignas(64) int16_t words[kMaxSize];
   alignas(64) uint32_t noise[kMaxSize / 2 + kLanes];
-  alignas(64) uint8_t codes[kMaxSize], sums[2 * kMaxSize];
+  alignas(64) uint8_t codes[kMaxSize], split[2 * kMaxSize];
   Signs signs;
+};
+
+// Messages of so many bytes each, from one to the next `stride`, as if they were one behind the other.
+template <class Byte> struct Messages {
+  Byte* first;
+  size_t bytes, stride;
+
+  bool in_one(size_t at, size_t count) const { return at % bytes + count <= bytes; }
+  Byte* place(size_t at) const { return first + at / bytes * stride + at % bytes; }
+  // copy(the place, how many bytes came before it, how many are there), of every message in which some are.
+  template <class Copy> void each(size_t at, size_t count, Copy copy) const {
+    for (size_t done = 0, here; done < count; done += here) {
+      here = std::min(count - done, bytes - (at + done) % bytes);
+      copy(place(at + done), done, here);
+    }
+  }
 };
 
 // What encoding and decoding a piece's blocks takes.
@@ -81,13 +97,25 @@ template <class T> struct Encoding {
   const Lookup& lookup;
   int bits;
   Keys keys;
-  uint8_t* codes;
+  Messages<uint8_t> codes;
   float* left;
   Scratch& room;
+
+  // Where the block's codes are to be put, after which they must be `settled`.
+  uint8_t* codes_of(const Block& block) const {
+    return codes.in_one(bytes(block.at), bytes(block.size)) ? codes.place(bytes(block.at)) : room.split;
+  }
+  void settle(const Block& block) const {
+    if (codes.in_one(bytes(block.at), bytes(block.size))) return;
+    codes.each(bytes(block.at), bytes(block.size),
+               [&](uint8_t* to, size_t done, size_t here) { std::memcpy(to, room.split + done, here); });
+  }
+
+ private:
+  size_t bytes(int64_t coordinates) const { return size_t(coordinates) / 8 * size_t(bits); }
 };
 template <class T> struct Decoding {
-  const uint8_t* replies;
-  size_t bytes, stride;  // of a reply, and from one to the next
+  Messages<const uint8_t> replies;  // without their counts
   int granularity, lane, count;
   float step;
   uint32_t key;
@@ -96,15 +124,12 @@ template <class T> struct Decoding {
 
   // The block's packed sums in one place, even if it lies across the end of a reply.
   const uint8_t* sums(const Block& block) const {
-    const size_t eighths = size_t(lane), row = bytes - kCountBytes;  // eight sums take as many bytes as a lane has bits
-    size_t at = size_t(block.at) / 8 * eighths, left = size_t(block.size) / 8 * eighths;
-    if (at % row + left <= row) return replies + at / row * stride + at % row;
-    for (uint8_t* out = room.sums; left > 0;) {
-      const size_t here = std::min(left, row - at % row);
-      std::memcpy(out, replies + at / row * stride + at % row, here);
-      at += here, out += here, left -= here;
-    }
-    return room.sums;
+    const size_t at = size_t(block.at) / 8 * size_t(lane), count = size_t(block.size) / 8 * size_t(lane);
+    if (replies.in_one(at, count)) return replies.place(at);
+    replies.each(at, count, [&](const uint8_t* from, size_t done, size_t here) {
+      std::memcpy(room.split + done, from, here);
+    });
+    return room.split;
   }
 };
 

@@ -48,6 +48,7 @@ def thc_encode(
     """`codes` are the packed codes, `new` what they do not say, `quality` as the reference describes it."""
     tile, align = _tile(chart)
     field = bits if (granularity << 16 + bits) < 1 << 31 else 0
+    packed = codes if codes.is_contiguous() else codes.contiguous()
     with torch.cuda.device_of(grad):
         kernels.encode[(len(chart),)](
             grad,
@@ -61,7 +62,7 @@ def thc_encode(
             _signed(shared),
             _signed(own),
             own % every,
-            codes,
+            packed,
             new,
             quality,
             BITS=bits,
@@ -69,13 +70,15 @@ def thc_encode(
             EVERY=every,
             NODES=triton.next_power_of_2(granularity + 1),
             FIELD=field,
-            EVEN=codes.data_ptr() % 2 == 0,
+            EVEN=packed.data_ptr() % 2 == 0,
             LOG=tile.bit_length() - 1,
             ALIGN=align,
             FLOAT=granularity * tile <= EXACT,
             PACKED=min(9, (15 - granularity.bit_length()) // 3 * 3),
             **_launch(tile, values=16, registers=64),
         )
+    if packed is not codes:
+        codes.copy_(packed)
 
 
 def thc_combine(
