@@ -84,6 +84,9 @@ class Quiet:
     def listen(self, listener: Callable[[BaseException], None]) -> None:
         """`listener` is called with the verdict, in whatever thread; it must not wait."""
 
+    def before_leaving(self, settle: Callable[[], None]) -> None:
+        """`settle` is called before this worker leaves, unless something has gone wrong: others may still need it."""
+
     def said(self, topic: str, text: str) -> dict[int, str]:  # noqa: ARG002
         """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
         return {}
@@ -113,6 +116,7 @@ class Alarm(Quiet):
         self._roll_call = max(ROLL_CALL, 4 * self._tick)
         self._neighbor = Neighbor(self.board, self.seat, patience)
         self._listeners: list[Callable[[BaseException], None]] = []
+        self._debts: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._verdict: BaseException | None = None
         self._own = self._symptom = self._ends = ""
@@ -164,6 +168,10 @@ class Alarm(Quiet):
         if self._verdict is not None:
             listener(self._verdict)
 
+    def before_leaving(self, settle: Callable[[], None]) -> None:
+        """`settle` is called before this worker leaves, unless something has gone wrong: others may still need it."""
+        self._debts.append(settle)
+
     def said(self, topic: str, text: str) -> dict[int, str]:
         """What workers have said about the topic so far, now that this one has, too; nobody is waited for."""
         heard: dict[int, str] = {}
@@ -201,8 +209,16 @@ class Alarm(Quiet):
 
     def close(self) -> None:
         """This worker needs the others no more."""
+        self._leave("it was detached")
+
+    def _leave(self, why: str) -> None:
+        """What others may still need has come to its end; then they are told."""
         atexit.unregister(self._at_exit)
-        self._ends = self._ends or "it was detached"
+        debts, self._debts = self._debts, []
+        for settle in debts:
+            if self._verdict is None:
+                settle()
+        self._ends = self._ends or why
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(self._roll_call)
@@ -215,8 +231,7 @@ class Alarm(Quiet):
         error = getattr(sys, "last_value", None)
         if error is not None:
             self._fail(error)
-        self._ends = "its program has ended"
-        self.close()
+        self._leave("its program has ended")
 
     def _fail(self, error: BaseException) -> None:
         """This worker's program has failed, outside of what is exchanged."""

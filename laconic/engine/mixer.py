@@ -11,8 +11,10 @@ in the meantime (overlap), or that travels as code, changes by ½ (heard - sent)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,7 @@ from laconic.engine.waiters import Waiters, never_ends, to_the_end
 from laconic.messages.crossover import BLOCK, Coded, Modular
 from laconic.messages.seals import SEAL, opened, seal
 from laconic.numerics import topology
+from laconic.places.peers import patience_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
     from laconic.engine.flat_view import FlatView
     from laconic.techniques.crossover import Crossover
 
-ENDS = 1.0
-"""Seconds in which threads end whose connections are closed."""
+ENDS = 3.0
+"""Seconds in which threads end whose connections are closed; usually at once."""
 OTHER = -1
 """The number of what is no segment."""
 
@@ -77,6 +80,7 @@ class Mixer:
     ) -> None:
         self._technique, self._group, self._ranks, self._node = technique, group, ranks, node
         self._carrier, self._meter = carrier, meter
+        self._timeout = patience_of(group).total_seconds()
         self._legs: dict[int, Leg] = {}
         self._rooms: dict[str, torch.Tensor] = {}
         self._unread: list[float] = []
@@ -91,6 +95,7 @@ class Mixer:
         self._alarm = alarm
         self.codec: Modular | None = None
         alarm.listen(self.fail)
+        alarm.before_leaving(self._settle)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more is waited for."""
@@ -102,6 +107,14 @@ class Mixer:
         if self._waiters is not None and not self._waiters.close(ENDS):
             never_ends((self._group, [leg.works for leg in self._legs.values()]))
         del self._group  # with it, its threads end
+
+    def _settle(self) -> None:
+        """What is under way has been sent and heard, or there was no patience for it."""
+        deadline = time.monotonic() + self._alarm.patience
+        pending = self._legs.keys() - self._early if self._waiters is not None else set()
+        while pending and self.error is None and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                pending.discard(self._ended.get(timeout=left))
 
     def wait(self, work: dist.Work) -> None:
         """Something other than a segment has ended."""
@@ -226,11 +239,18 @@ class Mixer:
                     work.wait()
             return upcoming
         if self.error is None:
-            ended = self._ended.get()
+            ended = self._ended_next()
             if isinstance(ended, int):
                 return ended
             self.error = self.error or self._alarm.verdict(ended)
         raise self.error
+
+    def _ended_next(self) -> int | BaseException:
+        """The number of what has ended, or why nothing more will."""
+        try:
+            return self._ended.get(timeout=self._timeout)
+        except queue.Empty:
+            return LinkError(f"Timed out after {self._timeout:g} s")
 
     def _land(self, vector: FlatView, leg: Leg) -> None:
         """The segment is mixed."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
+from laconic.engine.waiters import FOREVER
 from laconic.places.peers import dissolve, like
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from laconic.core.place import Seat
     from laconic.engine.board import Board
 
-FOREVER = timedelta(days=3650)
 BEAT = 5.0
 """Seconds between two beats."""
 ENDS = 5.0

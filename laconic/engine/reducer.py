@@ -338,7 +338,7 @@ class Reducer:
 
 def wire_for(transfers: int) -> int:
     """Bytes of a piece that takes so many transfers: each costs something, so more of them want larger pieces."""
-    return WIRE if transfers <= 2 else 2 * WIRE
+    return WIRE << max(0, transfers - 2)
 
 
 def _close(lane: Lane, post: Post) -> None:

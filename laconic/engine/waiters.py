@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Tell: TypeAlias = Callable[[Exception | None], None]
     Wait: TypeAlias = Callable[[dist.Work, threading.Event], None]
 
+FOREVER = timedelta(days=3650)
 SLICE = timedelta(milliseconds=500)
 """How long a thread waits for a collective before it looks whether it is still to wait."""
 PATIENCE = 5.0
@@ -41,8 +42,11 @@ def in_slices(work: dist.Work, closed: threading.Event) -> None:
 
 
 def to_the_end(work: dist.Work, _closed: threading.Event) -> None:
-    """The message has been sent, or heard: of these, one that is waited for in slices would be given up."""
-    work.wait()
+    """The message has been sent, or heard: of these, one that is waited for in slices would be given up.
+
+    Nor does it time out, as that might be while the program ends.
+    """
+    work.wait(FOREVER)
 
 
 class Waiters:
