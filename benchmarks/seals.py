@@ -2,8 +2,8 @@
 
 `fashion`, 4 workers at the ends of emulated links. Blocks of steps with seals and without them take turns in one run,
 so whatever else the machine does falls on both; without means that nothing is hashed, that no message is longer for
-its seal, and that a gradient which travels as it is is not copied. Prints each technique's median step both ways and by how much seals make it longer: the median over
-pairs of blocks, with half the distance between its quartiles.
+its seal, and that a gradient which travels as it is is not copied. Prints each technique's median step both ways and by
+how much seals make it longer: the median over pairs of blocks, with half the distance between its quartiles.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def _unsealed() -> Iterator[None]:
 
 def _as_it_lies(values: torch.Tensor, piece: Piece, wire: torch.dtype) -> torch.Tensor:
     """The values as messages; they share storage with `values` where nothing has to change."""
-    values = torch.nn.functional.pad(values.to(wire), (0, piece.padding)) if piece.padding else values.to(wire)
+    values = (
+        torch.nn.functional.pad(values.to(wire), (0, piece.padding)) if piece.padding else values.to(wire)
+    )
     return values.view(piece.shards, piece.width).view(torch.uint8)
 
 

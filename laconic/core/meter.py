@@ -103,9 +103,10 @@ class Meter:
         """The block's time belongs to phase `name`; it shows in torch.profiler as `laconic.<name>`."""
         start = self.mark()
         # A range costs more than a small phase, so it is opened only for a profiler that would see it.
-        with (
-            record_function(f"laconic.{name}") if profiler._is_profiler_enabled else contextlib.nullcontext()
-        ):
+        if profiler._is_profiler_enabled:
+            with record_function(f"laconic.{name}"):
+                yield
+        else:
             yield
         self.add(name, start)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -95,7 +95,13 @@ class Label(NamedTuple):
 
     def key(self, way: Way, speaker: int, shard: int = 0) -> int:
         """Of what this worker says about a shard."""
-        return digest(struct.pack("<qQqqq", self.step, self.about, way, speaker, shard))
+        (key,) = self.keys(way, [(speaker, shard)])
+        return key
+
+    def keys(self, way: Way, those: Iterable[tuple[int, int]]) -> list[int]:
+        """Of what workers say about shards, each of a speaker and a shard below 2^32."""
+        own = digest(struct.pack("<qQq", self.step, self.about, way))
+        return [own ^ speaker << 32 ^ shard for speaker, shard in those]
 
     def agreed(self, numbers: torch.Tensor) -> Label:
         """The label among workers who have agreed on these numbers; one who has others understands nobody."""

@@ -1,7 +1,7 @@
 """Every message has a seal, by which its receiver knows that it is whole, and the one it waits for.
 
     message   its content, and behind it the seal
-    seal      eight bytes: the low half of XXH3-128 of the content, keyed with what the message is about
+    seal      eight bytes: XXH3-64 of the content, keyed with what the message is about
 
 What it is about (which piece of which step, what workers agreed on for it, who speaks, of which shard, on the way up
 or down) does not travel: both ends know it. So a message that was changed, cut, swapped or repeated, or that is of
@@ -51,8 +51,9 @@ class Envelopes(NamedTuple):
 
     def sealed(self, messages: Messages) -> Messages:
         """What this worker says."""
-        keys = [self.label.key(Way.COMBINING, self.seat.worker, shard) for shard in range(len(messages))]
+        worker = self.seat.worker
         with self.meter.phase("seal"):
+            keys = self.label.keys(Way.COMBINING, ((worker, shard) for shard in range(len(messages))))
             return sealed(messages, keys)
 
     def opened(self, replies: Messages) -> Messages:
@@ -62,7 +63,7 @@ class Envelopes(NamedTuple):
             speakers = [self.route.worker]
         way = Way.REPLY if isinstance(self.route, Owner | Shards) else Way.COMBINING
         with self.meter.phase("seal"):
-            return opened(replies, [self.label.key(way, speaker) for speaker in speakers], speakers)
+            return opened(replies, self.label.keys(way, ((each, 0) for each in speakers)), speakers)
 
     def combining(self, combine: Combine) -> Combine:
         """From sealed messages to the sealed reply."""
@@ -71,9 +72,8 @@ class Envelopes(NamedTuple):
         def reply(messages: Messages) -> torch.Tensor:
             speakers = range(len(messages))
             with self.meter.phase("seal"):
-                known = opened(
-                    messages, [self.label.key(Way.COMBINING, k, shard) for k in speakers], speakers
-                )
+                keys = self.label.keys(Way.COMBINING, ((each, shard) for each in speakers))
+                known = opened(messages, keys, speakers)
             combined = combine(known)
             with self.meter.phase("seal"):
                 return sealed([combined], [self.label.key(Way.REPLY, worker)])[0]

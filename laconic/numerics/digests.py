@@ -1,8 +1,7 @@
 """64 bits by which contents are told apart.
 
-On the CPU, the low half of XXH3-128 (xxhash), keyed. On a device, where it must be made in parallel: with w_i the
-words of eight bytes, zeros appended, and m a mixing of 64 bits that can be undone (Stafford's thirteenth, as in
-SplitMix64),
+On the CPU, XXH3-64 (xxhash), keyed. On a device, where it must be made in parallel: with w_i the words of eight
+bytes, zeros appended, and m a mixing of 64 bits that can be undone (Stafford's thirteenth, as in SplitMix64),
 
     m(number of bytes + Σ m(w_i + m(i + key)))  mod 2^64
 """
@@ -28,8 +27,8 @@ _PART = 1 << 22
 
 def digest(content: bytes | NDArray[Any], key: int = 0) -> int:
     """A number that any change of the content, or of the key, changes but once in 2^64."""
-    # 64 bits of it take longer to make than 128. Arrays have buffers, though their types do not say so.
-    return xxhash.xxh3_128_intdigest(content, seed=key) & _MASK  # type: ignore[arg-type]
+    # Arrays have buffers, though their types do not say so.
+    return xxhash.xxh3_64_intdigest(content, key)  # type: ignore[arg-type]
 
 
 def of_tensors(tensors: Iterable[torch.Tensor]) -> int:

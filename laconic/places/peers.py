@@ -100,7 +100,7 @@ class PeersPost:
             largest = lambda group: dist.all_reduce(numbers, dist.ReduceOp.MAX, group, async_op=True)  # noqa: E731
             yield self._transfer("agree", 0, largest, around, around)
             return
-        keys = [label.key(Way.AGREEMENT, speaker) for speaker in range(workers)]
+        keys = label.keys(Way.AGREEMENT, ((speaker, 0) for speaker in range(workers)))
         own = sealed(numbers.view(torch.uint8)[None], keys[worker : worker + 1])
         assert isinstance(own, torch.Tensor)
         heard = own.new_empty(workers, own.nbytes)
@@ -153,11 +153,11 @@ class PeersPost:
     def _through_list(self, messages: Messages, combine: Combine, label: Label) -> Trip[Messages]:
         first, (worker, workers) = self._first, self.seat
         outgoing = [len(message) for message in messages]
-        keys = [label.key(Way.COMBINING, worker, shard) for shard in range(workers)]
+        keys = label.keys(Way.COMBINING, ((worker, shard) for shard in range(workers)))
         told = self._sealed_sizes(outgoing, keys)
         arriving = torch.empty_like(told)
         yield self._all_to_all(first, arriving, told, own=told.itemsize)
-        keys = [label.key(Way.COMBINING, speaker, worker) for speaker in range(workers)]
+        keys = label.keys(Way.COMBINING, ((speaker, worker) for speaker in range(workers)))
         incoming = _opened_sizes(arriving, keys, label)
         arrived = messages[0].new_empty(sum(incoming))
         together = torch.cat(list(messages))
@@ -199,7 +199,7 @@ class PeersPost:
     def _tell_all(self, channel: int, message: torch.Tensor, label: Label) -> Trip[Messages]:
         """Everybody's message; those that differ much in size as they are, others padded to the longest."""
         worker, workers = self.seat
-        keys = [label.key(Way.REPLY, speaker) for speaker in range(workers)]
+        keys = label.keys(Way.REPLY, ((speaker, 0) for speaker in range(workers)))
         told = self._sealed_sizes([len(message)], keys[worker : worker + 1])
         counts = told.new_empty(workers)
         yield self._gather(channel, counts, told)
