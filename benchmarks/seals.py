@@ -2,8 +2,8 @@
 
 `fashion`, 4 workers at the ends of emulated links. Blocks of steps with seals and without them take turns in one run,
 so whatever else the machine does falls on both; without means that nothing is hashed, that no message is longer for
-its seal, and that a gradient which travels as it is is not copied. Prints each technique's median step both ways and by
-how much seals make it longer: the median over pairs of blocks, with half the distance between its quartiles.
+its seal, and that a gradient which travels as it is is not copied. Prints each technique's median step both ways and
+by how much seals make it longer: the median over pairs of blocks, with half the distance between its quartiles.
 """
 
 from __future__ import annotations
