@@ -1,7 +1,9 @@
 """Crossover, whatever a training does around its steps: states, optimizers, frozen parameters, bad numbers."""
 
 import copy
+import gc
 import os
+import time
 
 import pytest
 import torch
@@ -202,3 +204,21 @@ def _change_nothing(receiver, own, coded):
     assert not change.any()
     assert not readable.any()
     assert receiver.apart.isfinite().all()
+
+
+def _ends_first(codec):
+    """Worker 0 leaves, with a mixing under way; worker 1 comes to it later, and lands it."""
+    model, optimizer, attachment = gossiper(Crossover(overlap=True, codec=codec), lr=0.1)
+    for step in range(3):
+        if step == 2 and dist.get_rank() == 1:
+            time.sleep(1.0)
+        take_step(model, optimizer, step)
+    if dist.get_rank() == 1:
+        attachment.detach()
+    del model, optimizer, attachment
+    gc.collect()
+
+
+@pytest.mark.parametrize("codec", [None, "int8"])
+def test_who_leaves_first_stays_until_others_have_what_they_need(codec):
+    run(2, _ends_first, codec)
