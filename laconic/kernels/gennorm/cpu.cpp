@@ -245,7 +245,7 @@ class Averaging {
   static bool direct(const float* out, size_t count) { return count % kLanes == 0 && streamable(out); }
   template <class T> static bool direct(const T*, size_t) { return false; }
   static auto into(float* out) {
-    return [=](size_t i, Floats sum) { store(out + i, sum); };
+    return [=](size_t i, Floats sum) { stream(out + i, sum); };
   }
   template <class T> static auto into(T*) {
     return [](size_t, Floats) {};
