@@ -6,9 +6,9 @@ import torch
 
 from laconic.layers.catalog import Layer
 from laconic.layers.loads import LayerSetting
+from laconic.messages.seals import joined
 from laconic.numerics import lowrank
 from laconic.numerics.damage import DamagedMessage
-from laconic.techniques import dad_scheme
 from laconic.techniques.dad import DAD, RankDAD
 from tests.fuzz.damage import as_tensor, damaged
 
@@ -39,7 +39,7 @@ def _case(technique, layer):
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randn(columns, width, generator=generator) for width in layer.shape]
     if scheme.factored is None:
-        message = dad_scheme._packed(*rows).view(torch.uint8)
+        message = joined(rows)
     else:
         bias = torch.ones(layer.outputs if layer.bias is not None else 0)
         energy = torch.zeros((), dtype=torch.float64)

@@ -20,6 +20,8 @@ class AnsReader {
     size_t done = 0;
 #if defined(__AVX512F__)
     if (lanes_.count == kMostLanes) done = pop_vectors(symbols, count, table);
+    if (done == count) return fault_;
+    leave_vectors();
 #endif
     done += pop_rows(symbols + done, count - done, table);
     for (; done < count && fault_ == CodeFault::none; done += lanes_.count) {
@@ -29,7 +31,10 @@ class AnsReader {
     }
     return fault_;
   }
-  CodeFault close() const {
+  CodeFault close() {
+#if defined(__AVX512F__)
+    leave_vectors();
+#endif
     if (at_ != end_) return CodeFault::longer;
     for (size_t i = 0; i < lanes_.count; ++i)
       if (numbers_[i] != kLowest) return CodeFault::not_begun;

@@ -153,14 +153,25 @@ size_t pop_whole_bits(uint8_t* symbols, size_t count, Rows& all, const PopTable&
 
 size_t pop_vectors(uint8_t* symbols, size_t count, const PopTable& table) {
   static const bool permutes = __builtin_cpu_supports("avx512vbmi");
-  alignas(64) uint32_t own[kStep][16];
-  for (size_t i = 0; i < kMostLanes; ++i) own[i % kStep][i / kStep] = numbers_[i];
+  if (!in_vectors_)
+    for (size_t i = 0; i < kMostLanes; ++i) vectors_[i % kStep][i / kStep] = numbers_[i];
+  in_vectors_ = true;
   Rows rows = {{}, at_};
-  for (size_t v = 0; v < kStep; ++v) rows.numbers[v] = _mm512_load_si512(own[v]);
+  for (size_t v = 0; v < kStep; ++v) rows.numbers[v] = _mm512_load_si512(vectors_[v]);
   const size_t done = permutes && table.bits ? pop_whole_bits(symbols, count, rows, table)
                                              : pop_shares(symbols, count, rows, table);
-  for (size_t v = 0; v < kStep; ++v) _mm512_store_si512(own[v], rows.numbers[v]);
-  for (size_t i = 0; i < kMostLanes; ++i) numbers_[i] = own[i % kStep][i / kStep];
+  for (size_t v = 0; v < kStep; ++v) _mm512_store_si512(vectors_[v], rows.numbers[v]);
   at_ = rows.at;
   return done;
 }
+
+// The numbers are where single lanes have them.
+void leave_vectors() {
+  if (in_vectors_)
+    for (size_t i = 0; i < kMostLanes; ++i) numbers_[i] = vectors_[i % kStep][i / kStep];
+  in_vectors_ = false;
+}
+
+// As vectors have them, which is how they stay from one call to the next.
+alignas(64) uint32_t vectors_[kStep][16];
+bool in_vectors_ = false;

@@ -40,7 +40,7 @@ class Unsealing {
     taken_ += count;
     return CodeFault::none;
   }
-  CodeFault close() const { return coded_ ? reader_.close() : CodeFault::none; }
+  CodeFault close() { return coded_ ? reader_.close() : CodeFault::none; }
 
  private:
   const uint8_t* content_ = nullptr;

@@ -17,9 +17,10 @@ namespace laconic { namespace LACONIC_ISA {
 namespace {
 
 constexpr size_t kTile = 4096, kBlock = 64;
+constexpr size_t kDecoded = 512;  // in tiles of these, memory takes values while symbols are popped
 constexpr size_t kSampled = 1 << 16;  // parts from here on are counted in part
 constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-static_assert(kTile % kMostLanes == 0, "tiles are whole rows");
+static_assert(kTile % kMostLanes == 0 && kDecoded % kMostLanes == 0, "tiles are whole rows");
 
 // Values in single precision: where they are, or in the tile if they must be widened.
 inline const float* widened(const float* values, size_t, float*) { return values; }
@@ -207,7 +208,7 @@ class Decoding {
     else sum([&](size_t i) { return values_(codes_ + i) * unit * inverse; });
     return CodeFault::none;
   }
-  CodeFault close() const { return unsealing_.close(); }
+  CodeFault close() { return unsealing_.close(); }
 
  private:
   int64_t book() const { return message_.parts[part_].book; }
@@ -259,8 +260,8 @@ class Averaging {
   }
   template <class T> LevelFault average(size_t count, T* out) {
     LevelFault fault = {CodeFault::none, 0};
-    for (size_t at = 0; at < count && fault.fault == CodeFault::none; at += kTile)
-      fault = average_tile(std::min(kTile, count - at), out + at);
+    for (size_t at = 0; at < count && fault.fault == CodeFault::none; at += kDecoded)
+      fault = average_tile(std::min(kDecoded, count - at), out + at);
     return fault;
   }
   template <class T> LevelFault average_tile(size_t count, T* out) {
