@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch.nn.parallel", "torch._dynamo", "pytest", "hypothesis", "tests.support.warm"])
+_context.set_forkserver_preload(
+    ["torch.nn.parallel", "torch._dynamo", "pytest", "hypothesis", "tests.support.warm"]
+)
 
 
 class WorkerError(Exception):
