@@ -54,8 +54,8 @@ class Worker:
         return "".join(log.read_text(errors="replace") for log in self._logs if log.exists())
 
     def said(self, what: str) -> str | None:
-        """What the worker said of this last."""
-        found = re.findall(rf"^{what} (.*)$", self.text, re.MULTILINE)
+        """What the worker said of this last, of what it has said to its end."""
+        found = re.findall(rf"^{what} (.*)\n", self.text, re.MULTILINE)
         return found[-1] if found else None
 
     def error(self) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.faults import kinds, launched, page, trial
-from benchmarks.faults.stage import Stage
+from benchmarks.faults.stage import Stage, Worker
 from laconic.lab.links import Lab, parse_links
 
 
@@ -82,6 +82,15 @@ def test_workers_end_well_with_torchrun_and_without(kind, tmp_path):
 )
 def test_a_sentence_names_a_worker_or_does_not(sentence, named):
     assert trial.names(sentence, 2) == named
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("", None), ("step ", None), ("step 1\nstep 12", "1"), ("step 12\n", "12")]
+)
+def test_half_a_line_says_nothing_yet(text, said, tmp_path):
+    log = tmp_path / "worker0.log"
+    log.write_text(text)
+    assert Worker(0, [log]).said("step") == said
 
 
 def test_a_cell_says_what_is_not_as_it_should_be():
